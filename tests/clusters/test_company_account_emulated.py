@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,7 @@ def described(kms: Any) -> list[Any]:
 def file_of(aws: Emulator) -> dict[str, Any]:
     """Creates the boundary and the keys, and returns a cluster file that names them."""
     text = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+    aws.client("ssm").put_parameter(Name="/team/images/system", Type="String", Value="ami-0fedcba9876543210")
     boundary = aws.client("iam").create_policy(PolicyName="vision-boundary", PolicyDocument=text)["Policy"]["Arn"]
     return {
         "name": "vision",
@@ -55,7 +57,11 @@ def file_of(aws: Emulator) -> dict[str, Any]:
         "zones": ["us-east-1a", "us-east-1b"],
         "iam": {"permissions_boundary": boundary, "path": "/team/"},
         "encryption": made_keys(aws.client("kms")),
-        "gpus": [{"name": "a10g", "instances": ["g5.12xlarge"], "provision": "node-group"}],
+        "addons": {"coredns": "v1.13.1-eksbuild.1"},
+        "system": {"ami": "/team/images/system"},
+        "gpus": [
+            {"name": "a10g", "instances": ["g5.12xlarge"], "provision": "node-group", "ami": "ami-0123456789abcdef0"}
+        ],
         "storage": {"efs": True},
         "sagemaker": True,
     }
@@ -89,11 +95,28 @@ def test_emulated_roles_have_the_boundary_and_keys_of_the_company_are_used_and_l
     assert profile["Path"] == "/team/"
     assert used_keys(aws) == file["encryption"]
     assert described(kms) == before
+    assert_nodes_join(aws)
+
+    # what `up` has chosen is kept: the default version of coredns is another one
+    changed = {name: value for name, value in file.items() if name != "addons"}
+    (person.folder / "cluster.yaml").write_text(json.dumps(changed))
+    done = person.windlass("cluster", "plan", "-o", "json")
+    assert json.loads(done.stdout)["changes"] == [], done.stderr
+
+    ecr = aws.client("ecr")
+    ecr.put_image(repositoryName="vision", imageManifest=json.dumps({"schemaVersion": 2}), imageTag="1")
+    done = person.windlass("cluster", "down", "vision", "--yes")
+    assert (done.returncode, "the repository vision has 1 images" in done.stderr) == (2, True), (
+        done.stdout + done.stderr
+    )
 
     aws.client("s3").put_object(Bucket=BUCKET, Key="results/model", Body=b"weights")
     done = person.windlass("cluster", "down", "vision", "--yes", "--force", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    audit = json.loads(done.stdout.splitlines()[0])["audit"]
+    removed = json.loads(done.stdout.splitlines()[0])
+    assert any("the repository vision has 1 images" in one for one in removed["lost"])
+    assert ecr.describe_repositories()["repositories"] == []
+    audit = removed["audit"]
     assert ([one["kind"] for one in audit["kept"]], audit["leaks"]) == (["bucket"], [])
     assert {one["name"].rstrip("-1234567890") for one in audit["possible"]} == {
         "windlass-vision-up",
@@ -117,6 +140,29 @@ def test_emulated_roles_have_the_boundary_and_keys_of_the_company_are_used_and_l
     (person.folder / "cluster.yaml").write_text(json.dumps(file))
     done = person.windlass("cluster", "plan", "-o", "json")
     assert "1 to import" in json.loads(done.stdout)["summary"], done.stderr
+
+
+def assert_nodes_join(aws: Emulator) -> None:
+    """Checks the AMIs and user data of nodes, and that the pods of the VPC CNI, and not nodes, have its permissions."""
+    iam, eks, ec2 = aws.client("iam"), aws.client("eks"), aws.client("ec2")
+    attached = {
+        name: {one["PolicyName"] for one in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]}
+        for name in ("vision-node", "vision-karpenter-node", "vision-vpc-cni")
+    }
+    assert attached["vision-vpc-cni"] == {"AmazonEKS_CNI_Policy"}
+    assert "AmazonEKS_CNI_Policy" not in attached["vision-node"] | attached["vision-karpenter-node"]
+    listed = eks.list_pod_identity_associations(clusterName="vision", serviceAccount="aws-node")["associations"]
+    found = eks.describe_pod_identity_association(clusterName="vision", associationId=listed[0]["associationId"])
+    assert found["association"]["roleArn"] == f"arn:aws:iam::{ACCOUNT}:role/team/vision-vpc-cni"
+    server = eks.describe_cluster(name="vision")["cluster"]
+    for name, ami in (("vision-system", "ami-0fedcba9876543210"), ("vision-gpu-a10g", "ami-0123456789abcdef0")):
+        versions = ec2.describe_launch_template_versions(LaunchTemplateName=name)["LaunchTemplateVersions"]
+        data = versions[0]["LaunchTemplateData"]
+        user_data = base64.b64decode(data["UserData"]).decode()
+        assert data["ImageId"] == ami
+        addresses = server["kubernetesNetworkConfig"]["serviceIpv4Cidr"]
+        for value in (server["endpoint"], server["certificateAuthority"]["data"], addresses):
+            assert value in user_data
 
 
 def used_keys(aws: Emulator) -> dict[str, str]:

@@ -91,3 +91,15 @@ def test_a_vpc_without_nat_lacks_its_endpoints() -> None:
     config, left_out = made("name: vision\nregion: us-west-2\nnetwork: {nat: none}\n")
     assert config["vpc"]["nat"] == {"gateway": "Disable"}
     assert "eksctl does not make the interface endpoints" in left_out
+
+
+def test_rules_of_a_company_are_listed_as_left_out_and_versions_of_addons_are_written() -> None:
+    text = (
+        "name: vision\nregion: us-west-2\niam: {path: /team/}\nsystem: {ami: al2023@v20261101}\n"
+        "encryption: {logs: 'arn:aws:kms:us-west-2:123456789012:key/1-a'}\naddons: {vpc-cni: v1.20.4-eksbuild.2}\n"
+    )
+    config, left_out = made(text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(config)
+    assert {"name": "vpc-cni", "version": "v1.20.4-eksbuild.2"} in config["addons"]
+    for what in ("a permissions boundary or a path", "existing KMS keys", "AMIs"):
+        assert any(what in one for one in left_out), what

@@ -115,3 +115,19 @@ def test_local_resources_are_counted_without_data_sources(context: Context) -> N
     write_folder(here, context)
     (here.folder.path / STATE).write_text(json.dumps(MADE))
     assert local_resources(here) == 2
+
+
+def test_versions_of_addons_are_kept_until_the_file_names_others_or_another_kubernetes(context: Context) -> None:
+    kept = {"coredns": "v1.12.4-eksbuild.1", "vpc-cni": "v1.20.4-eksbuild.1"}
+    made = Outputs.of({**VALUES, "kubernetes_version": "1.35", "addon_versions": kept})
+    write_folder(named(context, "us-west-2"), context)
+    connect(named(context, "us-west-2"), made)
+
+    def versions(more: str) -> dict[str, str]:
+        one = named(context, "us-west-2", more)
+        write_folder(one, context)
+        return dict(one.folder.variables()["addon_versions"])
+
+    assert versions("") == kept
+    assert versions("addons: {coredns: v1.13.1-eksbuild.1}\n") == {**kept, "coredns": "v1.13.1-eksbuild.1"}
+    assert versions("kubernetes: '1.36'\n") == {}

@@ -25,7 +25,8 @@ from windlass.clusters.removal_checks import (
     training_jobs,
 )
 from windlass.clusters.storage.fsx import export
-from windlass.clusters.storage.kept_bucket import keep_or_empty
+from windlass.clusters.storage.images import images, require_no_images
+from windlass.clusters.storage.kept_bucket import allow_deletion, keep_or_empty
 from windlass.clusters.storage.volumes import of_cluster, remember, remembered
 from windlass.clusters.working_folder import bucket_or_recorded, look_up_bucket, write_folder
 from windlass.errors import EngineError
@@ -49,7 +50,7 @@ class ClusterRemoved:
     kept: tuple[Holding, ...]
     audit: AuditReport
     lost: tuple[str, ...] = ()
-    """File systems that were deleted with --force without an export, one sentence each."""
+    """File systems without an export, and images, that were deleted with --force, one sentence each."""
 
 
 def down(
@@ -76,7 +77,7 @@ def down(
         # Deleting the bucket requires its current owner, so AWS must answer.
         find_bucket = look_up_bucket if delete_bucket else bucket_or_recorded
         bucket = find_bucket(named, context)
-        write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
+        write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket, delete_images=force)
         terraform = named.terraform(context, on_event, stop)
         on_event(StageStarted("preparing Terraform"))
         terraform.init()
@@ -84,18 +85,24 @@ def down(
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
         state = terraform.state()  # resources created from another machine are only in the state
         found = find_usage(named, contents(state, named.cluster), context)
-        if not force:
-            with named.aws(context) as aws:
+        with named.aws(context) as aws:
+            listed = images(found.contents, aws)
+            if not force:
+                require_no_images(listed)
                 require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.unchecked)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
-        if not confirm(cluster_plan(named, plan, context), found):
+        if not confirm(cluster_plan(named, plan, context, listed), found):
             return None
         with named.aws(context) as aws:
             lost = export(named, found.contents, aws, on_event, force=force)
+            lost += tuple(f"{one}, which were deleted" for one in listed)
             drained = drain_cluster(named, found, on_event, force=force)
-            if keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket):
+            is_changed = keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket)
+            if listed:
+                is_changed |= allow_deletion(terraform, on_event, "aws_ecr_repository")
+            if is_changed:
                 plan = terraform.plan(destroy=True)  # the state has changed, so the first plan is stale
             on_event(StageStarted("destroying"))
             destroyed = 0 if plan.summary.is_empty else terraform.apply(plan).destroyed

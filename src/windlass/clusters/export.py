@@ -6,6 +6,7 @@ cannot create are returned with the config.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from windlass.clusters.find import ManagedCluster
 from windlass.clusters.working_folder import write_folder
 from windlass.errors import UsageError
 from windlass.runs.context import Context
-from windlass.spec.cluster import GIB, Cluster, GpuPool
+from windlass.spec.cluster import GIB, Cluster, GpuPool, Iam
 
 API: Final = "eksctl.io/v1alpha5"
 FAMILY: Final = "AmazonLinux2023"
@@ -69,7 +70,10 @@ def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
         "iam": {"withOIDC": True, "podIdentityAssociations": _pod_identities(cluster)},
         "accessConfig": {"authenticationMode": "API", "accessEntries": _access(cluster)},
         "cloudWatch": {"clusterLogging": {"enableTypes": ["*"], "logRetentionInDays": cluster.log_days}},
-        "addons": [{"name": name} for name in (*ADDONS, *_storage_addons(cluster))],
+        "addons": [
+            _addon(name, {str(addon): version for addon, version in cluster.addons.items()})
+            for name in (*ADDONS, *_storage_addons(cluster))
+        ],
         "managedNodeGroups": [_system(cluster), *map(_group, cluster.node_groups)],
     }
     if "karpenter" in cluster.components:
@@ -115,6 +119,10 @@ def _pod_identities(cluster: Cluster) -> list[dict[str, Any]]:
         {"namespace": "kube-system", "serviceAccountName": account, "wellKnownPolicies": policies}
         for account, policies in known
     ]
+
+
+def _addon(name: str, versions: Mapping[str, str]) -> dict[str, str]:
+    return {"name": name, **({"version": versions[name]} if name in versions else {})}
 
 
 def _storage_addons(cluster: Cluster) -> list[str]:
@@ -176,6 +184,9 @@ def _left_out(cluster: Cluster) -> list[str]:
         "the FSx file system and its link to the bucket": storage.fsx is not None,
         "S3 Files": storage.s3_files,
         "the role of SageMaker": cluster.sagemaker,
+        "roles with a permissions boundary or a path": cluster.iam != Iam(),
+        "encryption by existing KMS keys": bool(cluster.encryption.keys),
+        "nodes with AMIs of the cluster file": bool(cluster.amis),
         "the budget": cluster.budget is not None,
         "NodePools of Karpenter": bool(cluster.karpenter_pools),
         "the interface endpoints": cluster.network.nat == "none" and not cluster.network.vpc,

@@ -91,8 +91,19 @@ def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Ite
         price(named.cluster, context),
         str(named.folder.path),
         not named.cluster.network.public_access,
-        tuple(notes),
+        (*notes, *addon_notes(plan.summary.changes)),
     )
+
+
+def addon_notes(changes: Iterable[Change]) -> list[str]:
+    """Returns a note with the version of each EKS add-on that a plan creates or updates."""
+    versions = {
+        str(one.after.get("addon_name")): one.after.get("addon_version")
+        for one in changes
+        if one.type == "aws_eks_addon" and one.action is not Action.DELETE
+    }
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return [f"EKS add-ons, kept until addons: or kubernetes: changes: {listed}"] if listed else []
 
 
 def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:

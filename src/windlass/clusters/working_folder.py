@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SERVICES: Final = (
     "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
-    "s3", "sqs", "sts",
+    "s3", "sqs", "ssm", "sts",
 )  # fmt: skip
 """AWS services whose endpoints an emulator replaces."""
 
@@ -65,7 +65,12 @@ def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None
 
 
 def write_folder(
-    named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
+    named: ManagedCluster,
+    context: Context,
+    *,
+    bucket: Bucket | None = None,
+    delete_bucket: bool = False,
+    delete_images: bool = False,
 ) -> None:
     """Writes the working folder. Raises UsageError for a copied folder or a change of region."""
     _refuse_other_name(named)
@@ -77,10 +82,15 @@ def write_folder(
     elif before.get("bucket_name") == made["bucket_name"]:
         kept = ("bucket_managed",) if before.get("bucket_managed", True) else ("bucket_managed", "bucket_key_arn")
         made |= {name: before[name] for name in kept if name in before}
-    if not made["zones"] and not made["subnet_ids"] and (outputs := named.outputs()) is not None:
+    outputs = named.outputs()
+    if outputs is not None and outputs.kubernetes_version == named.cluster.kubernetes:
+        made["addon_versions"] = {**(outputs.addon_versions or {}), **made["addon_versions"]}
+    if not made["zones"] and not made["subnet_ids"] and outputs is not None:
         made["zones"] = list(outputs.zones)  # a new zone of the region must not move the subnets of the first `up`
     if delete_bucket:
         made["bucket_force_destroy"] = True  # the destroy deletes the bucket's objects too
+    if delete_images:
+        made["repositories_force_destroy"] = True
     named.folder.write(files("windlass.clusters") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
 

@@ -34,6 +34,16 @@ Component = Literal[
     "aws-load-balancer-controller",
     "metrics-server",
 ]
+Addon = Literal[
+    "vpc-cni",
+    "kube-proxy",
+    "eks-pod-identity-agent",
+    "coredns",
+    "aws-ebs-csi-driver",
+    "aws-efs-csi-driver",
+    "aws-fsx-csi-driver",
+    "aws-mountpoint-s3-csi-driver",
+]
 GIB = 1 << 30
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 MIN_PUBLIC = 8
@@ -137,6 +147,19 @@ ProxyException = Annotated[
         "write for example .corp.example.com or 10.0.0.0/8",
     ),
 ]
+AddonVersion = Annotated[
+    Line,
+    matching(r"v\d+\.\d+\.\d+-eksbuild\.\d+", "the version of an EKS add-on", "write for example v1.20.4-eksbuild.2"),
+]
+Ami = Annotated[
+    Line,
+    matching(
+        r"ami-[0-9a-f]{8,17}|al2023@v\d{8}|(?:/[A-Za-z0-9_.-]+)+(?::\d+)?",
+        "an AMI",
+        "write ami-0123456789abcdef0, al2023@v20261101, or a parameter of Systems Manager such as /team/images/gpu:3",
+    ),
+]
+"""AMI on Amazon Linux 2023: its id, a release of EKS's own AMIs, or a parameter with an id, and its version."""
 TagKey = Annotated[
     Line,
     matching(
@@ -274,6 +297,8 @@ class SystemNodes(Section):
     """Maximum number of nodes. Default 4."""
     disk: Disk = 50 * GIB
     """Disk size of each node. Default 50 GiB."""
+    ami: Ami | None = None
+    """AMI of the nodes, as for a pool. Default: the current release of EKS's AMI when the nodes are made."""
 
 
 class GpuPool(Section):
@@ -305,6 +330,9 @@ class GpuPool(Section):
     adapters."""
     disk: Disk = 200 * GIB
     """Disk size of each node; images are unpacked to this disk. Default 200 GiB."""
+    ami: Ami | None = None
+    """AMI of the nodes, built on EKS's AMI for Amazon Linux 2023: an id, a release (`al2023@v20261101`), or a parameter
+    of Systems Manager, with a version (`/team/images/gpu:3`) or without. Default: the current release of EKS's AMI."""
     labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
     """Additional labels of the nodes. Default: none."""
 
@@ -475,6 +503,9 @@ class Cluster(Document):
     image_mirror: ImageMirror | None = None
     """Registry, or registry and prefix, with copies of the components' images under their whole names, such as
     `MIRROR/registry.k8s.io/jobset/jobset`. Default: none; nodes pull from the registries of the projects."""
+    addons: Mapping[Addon, AddonVersion] = Field(default_factory=dict)
+    """Versions of EKS add-ons. Default: EKS's defaults for the version of Kubernetes, and the newest EFS driver, chosen
+    when the cluster is made or `kubernetes` changes, and kept by later commands."""
     sagemaker: StrictBool = False
     """Whether to create a role for SageMaker training jobs that read and write the bucket. Default false."""
     log_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 365
@@ -552,6 +583,23 @@ class Cluster(Document):
             raise refuse(f"lacks karpenter, which starts the nodes of {by_karpenter[0]}", "add it")
         return components
 
+    @field_validator("addons")
+    @classmethod
+    def _installed(cls, addons: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        storage = info.data.get("storage")
+        optional = (
+            {}
+            if storage is None
+            else {
+                "aws-efs-csi-driver": storage.efs is not None or storage.s3_files,
+                "aws-fsx-csi-driver": storage.fsx is not None,
+                "aws-mountpoint-s3-csi-driver": storage.mountpoint,
+            }
+        )
+        if absent := [name for name in addons if not optional.get(name, True)]:
+            raise refuse(f"{absent[0]} is not installed, because storage has no such file system", "leave it out")
+        return addons
+
     @property
     def endpoint_services(self) -> tuple[str, ...]:
         """AWS services of the interface endpoints that Terraform creates; empty unless a new VPC has no NAT gateway."""
@@ -571,9 +619,21 @@ class Cluster(Document):
 
     @property
     def existing(self) -> frozenset[str]:
-        """Ids and ARNs of objects of others that the cluster uses: the permissions boundary and KMS keys."""
+        """Ids and ARNs of objects of others that the cluster uses: the permissions boundary, KMS keys and AMIs."""
         keys = self.encryption.keys.values()
-        return frozenset({*keys, *(arn.rpartition("/")[2] for arn in keys), self.iam.permissions_boundary or ""} - {""})
+        found = {self.iam.permissions_boundary, *keys, *(arn.rpartition("/")[2] for arn in keys), *self.amis}
+        return frozenset(one for one in found if one)
+
+    @property
+    def amis(self) -> tuple[str, ...]:
+        """AMIs of system nodes and pools, as written."""
+        return tuple(ami for ami in (self.system.ami, *(pool.ami for pool in self.gpus)) if ami)
+
+    @property
+    def ami_parameters(self) -> tuple[str, ...]:
+        """Names of the Systems Manager parameters of AMIs, without their version."""
+        amis = {ami.partition(":")[0] for ami in self.amis if ami.startswith("/")}
+        return tuple(sorted(amis))
 
     @property
     def new_keys(self) -> tuple[str, ...]:

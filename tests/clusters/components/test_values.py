@@ -52,6 +52,21 @@ def test_missing_terraform_outputs_mean_absent_parts() -> None:
     assert [one["metadata"]["name"] for one in storage.objects(found)] == ["gp3"]
 
 
+@pytest.mark.parametrize(
+    ("ami", "family", "term"),
+    [
+        ("", None, {"alias": "al2023@latest"}),
+        ("al2023@v20261101", None, {"alias": "al2023@v20261101"}),
+        ("ami-0123456789abcdef0", "AL2023", {"id": "ami-0123456789abcdef0"}),
+        ("/team/images/gpu:3", "AL2023", {"ssmParameter": "/team/images/gpu:3"}),
+    ],
+)
+def test_karpenter_selects_the_ami_of_the_pool(ami: str, family: str | None, term: dict[str, str]) -> None:
+    spec = node_pools.node_class(gpu_pool("a10g", {**POOL, "ami": ami}), values_of(OUTPUTS))["spec"]
+    assert (spec.get("amiFamily"), spec["amiSelectorTerms"]) == (family, [term])
+    assert json.loads(spec["userData"])["spec"]["featureGates"] == {"FastImagePull": True}
+
+
 def test_disks_and_volumes_have_the_key_of_the_cluster_file() -> None:
     pool = gpu_pool("a10g", POOL)
     for key, named in (("arn:aws:kms:eu-west-1:1:key/1", True), ("", False)):

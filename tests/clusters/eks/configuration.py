@@ -15,7 +15,7 @@ import windlass.clusters
 SOURCE: Final = Path(windlass.clusters.__file__).with_name("eks")
 SERVICES: Final = (
     "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
-    "s3", "sqs", "sts",
+    "s3", "sqs", "ssm", "sts",
 )  # fmt: skip
 """Provider names of the services that the configuration uses."""
 RESOURCE: Final = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)

@@ -16,10 +16,10 @@ DEFAULTED = {
     "zone_count",
     "support_type",
     "bucket_force_destroy",
+    "repositories_force_destroy",
     "bucket_managed",
     "bucket_key_arn",
     "service_account",
-    "addon_versions",
 }
 BLOCK = """
 gpus:
@@ -43,7 +43,7 @@ def test_variables_match_the_declarations_in_the_configuration() -> None:
 def test_defaults_come_only_from_the_cluster_file() -> None:
     found = made(SHORT)
     assert (found["zones"], found["gpu_pools"], found["efs"], found["fsx"]) == ([], {}, None, None)
-    assert found["system_nodes"] == {"instance_types": ["m7i.large"], "min": 2, "max": 4, "disk_gib": 50}
+    assert found["system_nodes"] == {"instance_types": ["m7i.large"], "min": 2, "max": 4, "disk_gib": 50, "ami": None}
     assert (found["karpenter"], found["load_balancer_controller"]) == (True, True)
     assert (found["repositories"], found["bucket_name"], found["endpoints"]) == (["vision"], "", {})
 
@@ -63,6 +63,7 @@ def test_capacity_block_uses_efa_a_placement_group_and_fast_disks() -> None:
             "disk_throughput_mibs": 600,
             "parallel_pull": True,
             "ami_type": "AL2023_x86_64_NVIDIA",
+            "ami": None,
             "labels": {"windlass.dev/pool": "p5", "team": "vision"},
             "taint": True,
         }

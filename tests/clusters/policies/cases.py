@@ -50,7 +50,7 @@ CASES: Final = {
     "DeleteOwnNetwork": Case(NETWORK, Step.DESTROY),
     "MakeCluster": Case(CLUSTER),
     "OwnCluster": Case(CLUSTER),
-    "ReadAddOnVersions": Case("data.aws_eks_addon_version.efs"),
+    "ReadAddOnVersions": Case('data.aws_eks_addon_version.main["vpc-cni"]'),
     "PartsOfOwnCluster": Case('aws_eks_addon.node["vpc-cni"]'),
     "GrantToOwnRoles": Case("aws_iam_role_policy.flow"),
     "OwnRoles": Case("aws_iam_role.flow"),

@@ -24,8 +24,9 @@ state: {bucket: team-state, prefix: clusters}
 """
 """Cluster file with every option."""
 COMPANY: Final = (
-    EVERYTHING
+    EVERYTHING.replace("capacity: spot}", "capacity: spot, ami: '/team/images/gpu:3'}")
     + """\
+system: {ami: al2023@v20261101}
 iam: {permissions_boundary: 'arn:aws:iam::123456789012:policy/team-boundary', path: /team/}
 encryption:
   secrets: arn:aws:kms:us-east-1:210987654321:key/1111-a

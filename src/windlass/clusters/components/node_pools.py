@@ -25,7 +25,7 @@ def objects(values: ClusterValues) -> list[dict[str, Any]]:
 def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
     """Returns the EC2NodeClass of a pool: image, network and root volume of its instances."""
     spec: dict[str, Any] = {
-        "amiSelectorTerms": [{"alias": pool.ami_alias}],
+        **_ami(pool),
         "instanceProfile": values.instance_profile,
         "subnetSelectorTerms": [{"id": subnet} for subnet in values.private_subnet_ids],
         "securityGroupSelectorTerms": [{"id": values.node_security_group_id}],
@@ -68,6 +68,13 @@ def node_pool(pool: GpuPool) -> dict[str, Any]:
     if pool.max_nodes is not None:
         spec["limits"] = {"nodes": str(pool.max_nodes)}
     return {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": pool.name}, "spec": spec}
+
+
+def _ami(pool: GpuPool) -> dict[str, Any]:
+    """Returns the fields that select the AMI. Without an alias, Karpenter needs the family to write the user data."""
+    if not pool.ami:
+        return {"amiSelectorTerms": [{"alias": pool.ami_alias}]}
+    return {"amiFamily": "AL2023", "amiSelectorTerms": [{"ssmParameter" if pool.ami[0] == "/" else "id": pool.ami}]}
 
 
 def _root_volume(pool: GpuPool, key_arn: str) -> dict[str, Any]:

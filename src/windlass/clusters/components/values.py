@@ -48,6 +48,8 @@ class GpuPool:
     is_pull_parallel: bool = False
     """Whether nodeadm unpacks image layers in parallel. Small instance types have too few cores for that."""
     ami_alias: str = AMI_ALIASES["AL2023"]
+    ami: str = ""
+    """Id of the AMI, or name of the Systems Manager parameter that contains it; empty for the alias."""
     labels: Mapping[str, str] = field(default_factory=dict)
     is_tainted: bool = True
     """Whether only pods that tolerate `nvidia.com/gpu` are scheduled on these nodes."""
@@ -129,7 +131,7 @@ def gpu_pool(name: str, settings: Json) -> GpuPool:
     """Builds a GpuPool from an entry of the Terraform variable `gpu_pools`."""
     ami_type = str(settings.get("ami_type") or "AL2023")
     alias = next((alias for start, alias in AMI_ALIASES.items() if ami_type.startswith(start)), AMI_ALIASES["AL2023"])
-    defaults = GpuPool(name, ())
+    ami, defaults = str(settings.get("ami") or ""), GpuPool(name, ())
     return GpuPool(
         name=name,
         instance_types=tuple(settings["instance_types"]),
@@ -140,7 +142,8 @@ def gpu_pool(name: str, settings: Json) -> GpuPool:
         disk_gib=int(settings.get("disk_gib") or defaults.disk_gib),
         disk_throughput_mibs=int(settings.get("disk_throughput_mibs") or defaults.disk_throughput_mibs),
         is_pull_parallel=bool(settings.get("parallel_pull")),
-        ami_alias=alias,
+        ami_alias=ami if "@" in ami else alias,
+        ami="" if "@" in ami else ami,
         labels=dict(settings.get("labels") or {}),
         is_tainted=bool(settings.get("taint", True)),
     )

@@ -115,12 +115,13 @@ resource "aws_eks_access_policy_association" "main" {
   }
 }
 
-# The newest version: EKS's default may be older than 3, which does not support S3 Files.
-data "aws_eks_addon_version" "efs" {
-  count              = local.has_efs_driver ? 1 : 0
-  addon_name         = "aws-efs-csi-driver"
+# EKS's default version of each add-on without one in var.addon_versions, read so that the plan shows it. Of the EFS driver
+# the newest: the default may be older than 3, which does not support S3 Files.
+data "aws_eks_addon_version" "main" {
+  for_each           = setsubtract(concat(local.node_addons, keys(local.pod_addons)), keys(var.addon_versions))
+  addon_name         = each.key
   kubernetes_version = var.kubernetes_version
-  most_recent        = true
+  most_recent        = each.key == "aws-efs-csi-driver"
 }
 
 locals {
@@ -138,17 +139,14 @@ locals {
     var.s3_mountpoint ? { aws-mountpoint-s3-csi-driver = jsonencode({ node = { tolerateAllTaints = true } }) } : {},
   )
 
-  addon_versions = merge(
-    local.has_efs_driver ? { aws-efs-csi-driver = data.aws_eks_addon_version.efs[0].version } : {},
-    var.addon_versions,
-  )
+  addon_versions = merge({ for name, found in data.aws_eks_addon_version.main : name => found.version }, var.addon_versions)
 }
 
 resource "aws_eks_addon" "node" {
   for_each                    = toset(local.node_addons)
   cluster_name                = aws_eks_cluster.main.name
   addon_name                  = each.key
-  addon_version               = lookup(local.addon_versions, each.key, null)
+  addon_version               = local.addon_versions[each.key]
   resolve_conflicts_on_create = "OVERWRITE"
   resolve_conflicts_on_update = "OVERWRITE"
 }
@@ -157,15 +155,15 @@ resource "aws_eks_addon" "pod" {
   for_each                    = local.pod_addons
   cluster_name                = aws_eks_cluster.main.name
   addon_name                  = each.key
-  addon_version               = lookup(local.addon_versions, each.key, null)
+  addon_version               = local.addon_versions[each.key]
   configuration_values        = each.value
   resolve_conflicts_on_create = "OVERWRITE"
   resolve_conflicts_on_update = "OVERWRITE"
 
   lifecycle {
     precondition {
-      condition     = each.key != "aws-efs-csi-driver" || tonumber(split(".", trimprefix(lookup(local.addon_versions, each.key, "v3"), "v"))[0]) >= 3
-      error_message = "The EFS driver is ${lookup(local.addon_versions, "aws-efs-csi-driver", "none")}: S3 Files and mounts through access points need version 3."
+      condition     = each.key != "aws-efs-csi-driver" || tonumber(split(".", trimprefix(local.addon_versions[each.key], "v"))[0]) >= 3
+      error_message = "The EFS driver is ${local.addon_versions[each.key]}: S3 Files and mounts through access points need version 3."
     }
   }
 

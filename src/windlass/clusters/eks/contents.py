@@ -29,6 +29,8 @@ class Contents:
     vpc_id: str | None = None
     sagemaker_role: str = ""
     """ARN of the role for SageMaker training jobs; empty if the cluster has none."""
+    repositories: tuple[str, ...] = ()
+    """Names of the image repositories."""
 
 
 def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
@@ -50,6 +52,7 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
         ids("aws_fsx_lustre_file_system"),
         next(iter(ids("aws_vpc")), None),
         next((str(one.values.get("arn")) for one in made if one.address.startswith(SAGEMAKER_ROLE)), ""),
+        ids("aws_ecr_repository"),
     )
 
 

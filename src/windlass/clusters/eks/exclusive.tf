@@ -16,6 +16,10 @@ locals {
       attached = []
     }
     run = { is_made = true, name = aws_iam_role.run.name, inline = [aws_iam_role_policy.run.name], attached = [] }
+    vpc_cni = {
+      is_made  = true, name = aws_iam_role.vpc_cni.name, inline = [],
+      attached = [aws_iam_role_policy_attachment.vpc_cni.policy_arn]
+    }
     ebs_csi = {
       is_made  = true, name = aws_iam_role.ebs_csi.name, inline = [],
       attached = [aws_iam_role_policy_attachment.ebs_csi.policy_arn]

@@ -2,17 +2,18 @@
 
 locals {
   driver_accounts = merge(
-    { ebs_csi = "ebs-csi-controller-sa" },
+    { vpc_cni = "aws-node", ebs_csi = "ebs-csi-controller-sa" },
     local.has_efs_driver ? { efs_csi = "efs-csi-controller-sa" } : {},
     var.s3_mountpoint ? { s3_csi = "s3-csi-driver-sa" } : {},
   )
   driver_roles = merge(
-    { ebs_csi = aws_iam_role.ebs_csi.arn },
+    { vpc_cni = aws_iam_role.vpc_cni.arn, ebs_csi = aws_iam_role.ebs_csi.arn },
     local.has_efs_driver ? { efs_csi = aws_iam_role.efs_csi[0].arn } : {},
     var.s3_mountpoint ? { s3_csi = aws_iam_role.s3_csi[0].arn } : {},
   )
   pods = {
     run                      = { namespace = var.namespace, account = var.service_account }
+    vpc_cni                  = { namespace = "kube-system", account = "aws-node" }
     ebs_csi                  = { namespace = "kube-system", account = "ebs-csi-controller-sa" }
     efs_csi                  = { namespace = "kube-system", account = "efs-csi-*" }
     s3_csi                   = { namespace = "kube-system", account = "s3-csi-driver-sa" }
@@ -123,6 +124,20 @@ resource "aws_eks_pod_identity_association" "run" {
   role_arn        = aws_iam_role.run.arn
 }
 
+# The rights of the VPC CNI belong to its pods and not to nodes, whose role every process on a node can use.
+resource "aws_iam_role" "vpc_cni" {
+  name                 = local.names["aws_iam_role.vpc_cni"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "VPC CNI of ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["vpc_cni"].json
+}
+
+resource "aws_iam_role_policy_attachment" "vpc_cni" {
+  role       = aws_iam_role.vpc_cni.name
+  policy_arn = "arn:${local.partition}:iam::aws:policy/AmazonEKS_CNI_Policy"
+}
+
 resource "aws_iam_role" "ebs_csi" {
   name                 = local.names["aws_iam_role.ebs_csi"]
   path                 = var.iam.path
@@ -218,5 +233,5 @@ resource "aws_eks_pod_identity_association" "driver" {
   service_account = each.value
   role_arn        = local.driver_roles[each.key]
 
-  depends_on = [aws_iam_role_policy_attachment.ebs_csi, aws_iam_role_policy_attachment.efs_csi, aws_iam_role_policy.s3_csi]
+  depends_on = [aws_iam_role_policy_attachment.vpc_cni, aws_iam_role_policy_attachment.ebs_csi, aws_iam_role_policy_attachment.efs_csi, aws_iam_role_policy.s3_csi]
 }

@@ -192,9 +192,12 @@ data "aws_iam_policy_document" "karpenter" {
   }
 
   statement {
-    sid       = "ReadImages"
-    actions   = ["ssm:GetParameter"]
-    resources = ["arn:${local.partition}:ssm:${var.region}::parameter/aws/service/*"]
+    sid     = "ReadImages"
+    actions = ["ssm:GetParameter"]
+    resources = concat(
+      ["arn:${local.partition}:ssm:${var.region}::parameter/aws/service/*"],
+      [for name in var.ami_parameters : "arn:${local.partition}:ssm:${var.region}:${local.account_id}:parameter${name}"],
+    )
   }
 
   statement {

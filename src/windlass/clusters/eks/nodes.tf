@@ -15,7 +15,7 @@ resource "aws_iam_role_policy_attachment" "node" {
 }
 
 locals {
-  node_policies = ["AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly"]
+  node_policies = ["AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"]
   node_groups   = [aws_eks_cluster.main.vpc_config[0].cluster_security_group_id, aws_security_group.node.id]
 
   # Graviton: m7g, c8gn, g5g; but not g5 and p4d.
@@ -30,12 +30,14 @@ locals {
 
   # Configuration for nodeadm: images and scratch data on local NVMe disks, parallel unpacking of image layers, and the
   # proxy of containerd and kubelet. System nodes have the key "".
-  environment = var.proxy == "" ? {} : { environment = { default = local.proxy_environment } }
+  environment       = var.proxy == "" ? {} : { environment = { default = local.proxy_environment } }
+  has_system_config = var.proxy != "" || var.system_nodes.ami != null
   node_configs = merge(
-    var.proxy == "" ? {} : { "" = { instance = local.environment } },
+    { for name in [""] : name => merge({ instance = local.environment }, try(local.joining[name], {})) if local.has_system_config },
     { for name, pool in var.gpu_pools : name => merge(
       { instance = merge({ localStorage = { strategy = "RAID0" } }, local.environment) },
       pool.parallel_pull ? { featureGates = { FastImagePull = true } } : {},
+      try(local.joining[name], {}),
     ) },
   )
   user_data = {
@@ -56,7 +58,8 @@ resource "aws_launch_template" "system" {
   name                   = local.names["aws_launch_template.system"]
   description            = "System nodes of ${var.name}"
   update_default_version = true
-  user_data              = var.proxy == "" ? null : base64encode(local.user_data[""])
+  image_id               = lookup(local.ami_ids, "", null)
+  user_data              = local.has_system_config ? base64encode(local.user_data[""]) : null
   vpc_security_group_ids = local.node_groups
 
   block_device_mappings {
@@ -91,9 +94,9 @@ resource "aws_eks_node_group" "system" {
   node_group_name = local.names["aws_eks_node_group.system"]
   node_role_arn   = aws_iam_role.node.arn
   subnet_ids      = local.subnet_ids
-  ami_type        = local.system_is_arm ? "AL2023_ARM_64_STANDARD" : "AL2023_x86_64_STANDARD"
+  ami_type        = var.system_nodes.ami == null ? local.ami_types[""] : null
   instance_types  = var.system_nodes.instance_types
-  labels          = { "windlass.dev/pool" = "system" }
+  labels          = local.node_labels[""]
 
   launch_template {
     id      = aws_launch_template.system.id
@@ -114,7 +117,8 @@ resource "aws_eks_node_group" "system" {
     ignore_changes = [scaling_config[0].desired_size]
   }
 
-  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
+  # Pods of aws-node have the role only if its association exists before them.
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_eks_pod_identity_association.driver, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
 }
 
 resource "aws_placement_group" "gpu" {
@@ -128,6 +132,7 @@ resource "aws_launch_template" "gpu" {
   name                   = replace(local.names["aws_launch_template.gpu"], "{key}", each.key)
   description            = "Nodes of the pool ${each.key} of ${var.name}"
   update_default_version = true
+  image_id               = lookup(local.ami_ids, each.key, null)
   user_data              = base64encode(local.user_data[each.key])
   # If network interfaces are listed, security groups must be set on them.
   vpc_security_group_ids = each.value.efa_interfaces > 0 ? null : local.node_groups
@@ -203,10 +208,10 @@ resource "aws_eks_node_group" "gpu" {
   node_group_name = replace(local.names["aws_eks_node_group.gpu"], "{key}", each.key)
   node_role_arn   = aws_iam_role.node.arn
   subnet_ids      = flatten([for zone in local.pool_zones[each.key] : lookup(local.subnets, zone, [])])
-  ami_type        = each.value.ami_type
+  ami_type        = each.value.ami == null ? each.value.ami_type : null
   capacity_type   = { on-demand = "ON_DEMAND", spot = "SPOT", capacity-block = "CAPACITY_BLOCK" }[each.value.capacity]
   instance_types  = each.value.capacity == "capacity-block" ? null : each.value.instance_types
-  labels          = merge(each.value.labels, { "windlass.dev/pool" = each.key })
+  labels          = local.node_labels[each.key]
 
   launch_template {
     id      = aws_launch_template.gpu[each.key].id
@@ -242,5 +247,6 @@ resource "aws_eks_node_group" "gpu" {
     }
   }
 
-  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
+  # Pods of aws-node have the role only if its association exists before them.
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_eks_pod_identity_association.driver, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
 }

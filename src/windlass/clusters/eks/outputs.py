@@ -49,6 +49,9 @@ class Outputs:
     namespace: str
     run_role_arn: str
     """Role of the runs' pods."""
+    kubernetes_version: str = ""
+    addon_versions: Mapping[str, str] | None = None
+    """Versions of the EKS add-ons, by name."""
     vpc_managed: bool = True
     """Whether Terraform created the VPC; false for an existing one."""
     proxy_environment: Mapping[str, str] | None = None

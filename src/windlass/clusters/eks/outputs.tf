@@ -33,6 +33,11 @@ output "kubernetes_version" {
   value       = aws_eks_cluster.main.version
 }
 
+output "addon_versions" {
+  description = "Versions of the EKS add-ons. Later applies keep them if addon_versions contains them."
+  value       = { for name in concat(local.node_addons, keys(local.pod_addons)) : name => local.addon_versions[name] }
+}
+
 output "oidc_issuer" {
   description = "Issuer of service account tokens."
   value       = aws_eks_cluster.main.identity[0].oidc[0].issuer

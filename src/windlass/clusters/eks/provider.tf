@@ -46,6 +46,7 @@ provider "aws" {
       logs            = lookup(endpoints.value, "logs", null)
       s3              = lookup(endpoints.value, "s3", null)
       sqs             = lookup(endpoints.value, "sqs", null)
+      ssm             = lookup(endpoints.value, "ssm", null)
       sts             = lookup(endpoints.value, "sts", null)
     }
   }

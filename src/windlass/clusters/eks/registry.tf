@@ -4,8 +4,7 @@ resource "aws_ecr_repository" "main" {
   for_each             = toset(var.repositories)
   name                 = replace(local.names["aws_ecr_repository.main"], "{key}", each.key)
   image_tag_mutability = "IMMUTABLE"
-  # Images can be rebuilt from code, so they do not block the destruction of the cluster.
-  force_delete = true
+  force_delete         = var.repositories_force_destroy
 
   image_scanning_configuration {
     scan_on_push = true

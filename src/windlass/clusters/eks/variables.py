@@ -44,10 +44,13 @@ def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> d
             "min": cluster.system.min,
             "max": cluster.system.max,
             "disk_gib": cluster.system.disk // GIB,
+            "ami": cluster.system.ami,
         },
         "gpu_pools": {pool.name: pool_variables(pool) for pool in cluster.node_groups},
+        "ami_parameters": list(cluster.ami_parameters),
         "karpenter": "karpenter" in cluster.components,
         "load_balancer_controller": "aws-load-balancer-controller" in cluster.components,
+        "addon_versions": dict(cluster.addons),
         "efs": None if cluster.storage.efs is None else {"throughput": cluster.storage.efs.throughput},
         "fsx": None
         if fsx is None
@@ -90,6 +93,7 @@ def pool_variables(pool: GpuPool) -> dict[str, Any]:
         "disk_throughput_mibs": DISK_MIB_PER_SECOND,
         "parallel_pull": cores_of(first) >= PARALLEL_PULL_CORES,
         "ami_type": AMI[_accelerator(first)],
+        "ami": pool.ami,
         "labels": {"windlass.dev/pool": pool.name, **pool.labels},
         "taint": True,
     }

@@ -180,12 +180,13 @@ variable "service_account" {
 }
 
 variable "system_nodes" {
-  description = "Nodes for components: instance types (first one preferred; one architecture), minimum and maximum nodes, disk in GiB. Default 2 to 4 of m7i.large with 50 GiB. Each m7i.large costs 0.10 USD/hour, its disk 0.08 USD/GiB-month."
+  description = "Nodes for components: instance types (first one preferred; one architecture), minimum and maximum nodes, disk in GiB, AMI. Default 2 to 4 of m7i.large with 50 GiB and EKS's AMI. Each m7i.large costs 0.10 USD/hour, its disk 0.08 USD/GiB-month."
   type = object({
     instance_types = optional(list(string), ["m7i.large"])
     min            = optional(number, 2)
     max            = optional(number, 4)
     disk_gib       = optional(number, 50)
+    ami            = optional(string)
   })
   default = {}
   validation {
@@ -199,7 +200,7 @@ variable "system_nodes" {
 }
 
 variable "gpu_pools" {
-  description = "Managed node groups for training by name: instance types, capacity (on-demand, spot or capacity-block with its capacity_reservation_id and zone), minimum nodes (0 = scale from zero) and maximum nodes, zone, EFA interfaces per node (0 = none), a placement group, disk in GiB and its throughput in MiB/s, parallel_pull (unpacks image layers in parallel; needs 600 MiB/s), AMI type, labels, and whether nodes are tainted nvidia.com/gpu. Default {} = none. `min` nodes are paid for at all times; throughput above 125 costs 0.04 USD/MiB/s-month."
+  description = "Managed node groups for training by name: instance types, capacity (on-demand, spot or capacity-block with its capacity_reservation_id and zone), minimum nodes (0 = scale from zero) and maximum nodes, zone, EFA interfaces per node (0 = none), a placement group, disk in GiB and its throughput in MiB/s, parallel_pull (unpacks image layers in parallel; needs 600 MiB/s), AMI type, AMI (an id, a release such as al2023@v20261101, or a parameter of Systems Manager), labels, and whether nodes are tainted nvidia.com/gpu. Default {} = none. `min` nodes are paid for at all times; throughput above 125 costs 0.04 USD/MiB/s-month."
   type = map(object({
     instance_types          = list(string)
     capacity                = optional(string, "on-demand")
@@ -213,6 +214,7 @@ variable "gpu_pools" {
     disk_throughput_mibs    = optional(number, 600)
     parallel_pull           = optional(bool, false)
     ami_type                = optional(string, "AL2023_x86_64_NVIDIA")
+    ami                     = optional(string)
     labels                  = optional(map(string), {})
     taint                   = optional(bool, true)
   }))
@@ -247,6 +249,12 @@ variable "gpu_pools" {
   }
 }
 
+variable "ami_parameters" {
+  description = "Names of parameters of Systems Manager with AMIs for Karpenter's nodes, which Karpenter may then read. Default [] = only the public ones of AWS. Free."
+  type        = list(string)
+  default     = []
+}
+
 variable "karpenter" {
   description = "Whether to create the roles, queue and event rules of Karpenter, which starts nodes for pending pods. Default true. The queue costs cents a month; nodes cost what Karpenter starts."
   type        = bool
@@ -260,7 +268,7 @@ variable "load_balancer_controller" {
 }
 
 variable "addon_versions" {
-  description = "Versions of EKS add-ons by name, such as { coredns = \"v1.12.1-eksbuild.2\" }. Default {}: EKS's default for the version of Kubernetes, and the newest of the EFS driver. Free."
+  description = "Versions of EKS add-ons by name, such as { coredns = \"v1.12.1-eksbuild.2\" }. Default {}: EKS's default for the version of Kubernetes at the time of the apply, and the newest EFS driver. Free."
   type        = map(string)
   default     = {}
 }
@@ -364,6 +372,12 @@ variable "repositories" {
   }
 }
 
+variable "repositories_force_destroy" {
+  description = "Whether destroying the cluster deletes the images in its repositories; otherwise a repository with images stops the destruction. Default false. Free."
+  type        = bool
+  default     = false
+}
+
 variable "sagemaker" {
   description = "Whether to create a role for SageMaker training jobs with access to the bucket and the repositories. Default false. Free."
   type        = bool
@@ -407,8 +421,8 @@ variable "endpoints" {
   validation {
     condition = alltrue([for service in keys(var.endpoints) : contains([
       "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
-      "s3", "sqs", "sts",
+      "s3", "sqs", "ssm", "sts",
     ], service)])
-    error_message = "Only budgets, cloudcontrolapi, cloudformation, ec2, ecr, efs, eks, events, fsx, iam, kms, logs, s3, sqs and sts can be set."
+    error_message = "Only budgets, cloudcontrolapi, cloudformation, ec2, ecr, efs, eks, events, fsx, iam, kms, logs, s3, sqs, ssm and sts can be set."
   }
 }

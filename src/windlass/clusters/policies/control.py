@@ -21,6 +21,7 @@ the caller's permissions."""
 def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the statements for EKS, IAM, KMS and CloudWatch Logs."""
     yield from _eks(scope)
+    yield from _images(cluster, scope)
     yield from _roles(cluster, scope)
     yield from _key(cluster, scope)
     yield from _logs(cluster, scope)
@@ -54,6 +55,17 @@ def _eks(scope: ArnScope) -> Iterator[Statement]:
         ),
         scope.arns("eks", *(f"{kind}/{scope.name}/*" for kind in ADDONS_IN)),
     )  # fmt: skip
+
+
+def _images(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
+    """Yields the statement for parameters of AMIs, which Terraform reads for node groups; Karpenter reads its own."""
+    amis = (cluster.system.ami, *(pool.ami for pool in cluster.node_groups))
+    groups = [ami for ami in amis if ami and not ami.startswith("ami-")]
+    named = [scope.arn("ssm", f"parameter{ami.partition(':')[0]}") for ami in groups if ami.startswith("/")]
+    if any("@" in ami for ami in groups):
+        named.append(f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/eks/optimized-ami/*")
+    if named:
+        yield Statement("ReadImageParameters", ("ssm:GetParameter",), tuple(dict.fromkeys(named)))
 
 
 def managed_policies(cluster: Cluster) -> tuple[str, ...]:
@@ -147,7 +159,7 @@ def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     }
     if not cluster.network.vpc:
         found["flow"] = ("vpc-flow-logs.amazonaws.com",)
-    pods = ["run", "ebs-csi"]
+    pods = ["run", "vpc-cni", "ebs-csi"]
     if cluster.storage.efs is not None or cluster.storage.s3_files:
         pods.append("efs-csi")
     if "karpenter" in cluster.components:

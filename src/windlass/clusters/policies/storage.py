@@ -60,6 +60,7 @@ def _repositories(scope: ArnScope) -> Iterator[Statement]:
             "CreateRepository",
             "DeleteLifecyclePolicy",
             "DeleteRepository",
+            "DescribeImages",
             "DescribeRepositories",
             "GetLifecyclePolicy",
             "ListTagsForResource",

@@ -29,7 +29,7 @@ def keep_or_empty(
     if is_to_delete and others:
         on_event(StageStarted(f"leaving s3://{others}, which does not belong to this cluster"))
     if is_to_delete and not others:
-        return empty_bucket(terraform, on_event)
+        return allow_deletion(terraform, on_event, "aws_s3_bucket")
     return keep_bucket(terraform, aws, on_event, others=others)
 
 
@@ -59,16 +59,15 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
     return False
 
 
-def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
-    """Allows the destroy to delete the bucket with its objects.
-
-    Terraform reads `force_destroy` from the state, so the new value must be applied first. Returns whether the state
-    was changed.
+def allow_deletion(terraform: Terraform, on_event: OnEvent, type: str) -> bool:
+    """Allows the destroy to delete resources of a type with their contents: Terraform reads `force_destroy` of a bucket
+    and `force_delete` of a repository from the state, so it must be applied first. Returns whether the state was
+    changed.
     """
-    buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
-    if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
+    found = [one.address for one in terraform.state() if one.type == type and one.mode == "managed"]
+    if not found or (plan := terraform.plan(targets=found)).summary.is_empty:
         return False
-    on_event(StageStarted("preparing the removal of the bucket with its objects"))
+    on_event(StageStarted(f"preparing the removal of {', '.join(found)} with all contents"))
     terraform.apply(plan)
     return True
 

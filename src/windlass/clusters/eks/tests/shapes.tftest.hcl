@@ -13,6 +13,9 @@ mock_provider "aws" {
   mock_data "aws_iam_policy_document" {
     defaults = { json = "{}" }
   }
+  mock_data "aws_ssm_parameter" {
+    defaults = { insecure_value = "ami-0fedcba9876543210" }
+  }
   mock_data "aws_eks_addon_version" {
     defaults = { version = "v3.0.0-eksbuild.1" }
   }
@@ -71,8 +74,12 @@ run "defaults" {
     error_message = "The role of the runs must have one inline policy and no attached ones."
   }
   assert {
-    condition     = toset(keys(local.roles)) == toset(["cluster", "node", "flow", "run", "ebs_csi", "karpenter", "karpenter_node", "load_balancer_controller"])
+    condition     = toset(keys(local.roles)) == toset(["cluster", "node", "flow", "run", "vpc_cni", "ebs_csi", "karpenter", "karpenter_node", "load_balancer_controller"])
     error_message = "Each role must have exclusive policies."
+  }
+  assert {
+    condition     = aws_eks_pod_identity_association.driver["vpc_cni"].service_account == "aws-node" && endswith(aws_iam_role_policy_attachment.vpc_cni.policy_arn, "/AmazonEKS_CNI_Policy") && !contains(local.node_policies, "AmazonEKS_CNI_Policy")
+    error_message = "The VPC CNI must have its permissions by pod identity, and nodes must not have them."
   }
   assert {
     condition     = output.karpenter.queue_name == "vision-karpenter" && output.karpenter.node_role_name == "vision-karpenter-node"
@@ -213,7 +220,7 @@ run "roles_of_a_company" {
   assert {
     condition = alltrue([
       for role in concat(
-        [aws_iam_role.cluster, aws_iam_role.node, aws_iam_role.run, aws_iam_role.ebs_csi],
+        [aws_iam_role.cluster, aws_iam_role.node, aws_iam_role.run, aws_iam_role.vpc_cni, aws_iam_role.ebs_csi],
         aws_iam_role.flow, aws_iam_role.efs_csi, aws_iam_role.s3_csi, aws_iam_role.s3_files, aws_iam_role.karpenter,
         aws_iam_role.karpenter_node, aws_iam_role.load_balancer_controller, aws_iam_role.sagemaker,
       ) : role.path == "/team/" && role.permissions_boundary == "arn:aws:iam::123456789012:policy/team"
@@ -277,6 +284,46 @@ run "keys_of_a_company" {
   assert {
     condition     = alltrue([for template in [aws_launch_template.system, aws_launch_template.gpu["a10g"]] : template.block_device_mappings[0].ebs[0].kms_key_id == var.key_arns["disks"]]) && one(local.bucket_keys) == var.bucket_key_arn
     error_message = "Disks and the bucket must be encrypted by their keys."
+  }
+}
+
+run "images_of_a_company" {
+  command = plan
+
+  variables {
+    system_nodes = { ami = "al2023@v20261101" }
+    gpu_pools = {
+      fixed  = { instance_types = ["g5.12xlarge"], ami = "ami-0123456789abcdef0", labels = { team = "vision" } }
+      chosen = { instance_types = ["g5.12xlarge"], ami = "/team/images/gpu:3" }
+      g5g    = { instance_types = ["g5g.16xlarge"], ami = "al2023@v20261101", ami_type = "AL2023_ARM_64_NVIDIA" }
+      plain  = { instance_types = ["g5.12xlarge"] }
+    }
+    ami_parameters = ["/team/images/gpu"]
+  }
+
+  assert {
+    condition = local.ami_parameters == {
+      ""     = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/x86_64/standard/amazon-eks-node-al2023-x86_64-standard-1.35-v20261101/image_id"
+      chosen = "/team/images/gpu:3"
+      g5g    = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/arm64/nvidia/amazon-eks-node-al2023-arm64-nvidia-1.35-v20261101/image_id"
+    }
+    error_message = "Releases must have the public parameter of their architecture and variant."
+  }
+  assert {
+    condition     = aws_launch_template.gpu["fixed"].image_id == "ami-0123456789abcdef0" && aws_launch_template.gpu["chosen"].image_id == "ami-0fedcba9876543210" && aws_launch_template.system.image_id == "ami-0fedcba9876543210" && aws_launch_template.gpu["plain"].image_id == null
+    error_message = "Launch templates must have the ids of the AMIs."
+  }
+  assert {
+    condition     = aws_eks_node_group.gpu["plain"].ami_type == "AL2023_x86_64_NVIDIA" && aws_launch_template.gpu["plain"].user_data == base64encode(local.user_data["plain"])
+    error_message = "Pools without an AMI must have EKS's."
+  }
+  assert {
+    condition     = local.joining["fixed"].kubelet.flags == ["--node-labels=team=vision,windlass.dev/pool=fixed"] && local.joining["fixed"].kubelet.config.registerWithTaints[0].key == "nvidia.com/gpu" && toset(keys(local.joining["fixed"].cluster)) == toset(["apiServerEndpoint", "certificateAuthority", "cidr", "name"])
+    error_message = "The user data of other AMIs must have what EKS adds to its own."
+  }
+  assert {
+    condition     = local.joining[""].kubelet.flags == ["--node-labels=windlass.dev/pool=system"] && length(local.joining[""].kubelet.config.registerWithTaints) == 0 && !strcontains(local.user_data["plain"], "apiServerEndpoint")
+    error_message = "System nodes must join with their label and without a taint, and EKS's AMIs without the settings."
   }
 }
 
