@@ -32,12 +32,14 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
     secure_transport,
     security_groups,
     service_quotas,
+    vpc_endpoints,
 )
 
 EXTENSIONS = (
     security_groups, launch_templates, flow_logs, alarms, eks_clusters, eks_node_groups, eks_updates, eks_versions, fsx,
     sagemaker, load_balancers, iam_names, pod_identity_tags, secure_transport, authorization, service_quotas,
-    instance_offerings, kms_states, checksum_answers, efs_sizes, nat_gateways, repeated_requests,
+    instance_offerings, kms_states, checksum_answers, efs_sizes, nat_gateways, vpc_endpoints,
+    repeated_requests,
 )  # fmt: skip
 
 
