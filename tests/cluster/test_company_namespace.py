@@ -8,18 +8,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Call, ended, home, windlass
+from tests.cli.conftest import Call, Result, ended, home, windlass
+from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import operating
 from tests.cluster.company import ANNOTATION, LABEL, PRIORITY, TAINT, WAIT_SECONDS, company
 from tests.cluster.harnesses import OPERATORS, set_up
 from tests.cluster.stores import BUCKET, PodStore, pod_store
+from tests.cluster.test_exec_copy import ends_with
 from tests.helpers.until import until
+
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 
 __all__ = ["ended", "home", "windlass"]
 
@@ -107,6 +112,63 @@ def user(
     with pod_store(lone_bed, lone_namespace, tmp_path / "buckets") as store:
         store.server.client().put_object(Bucket=BUCKET, Key="digits/digits.txt", Body=b"8 digits")
         yield User(lone_bed, lone_namespace, windlass, store)
+
+
+DEMANDS: Mapping[str, Callable[[User], object]] = {
+    rf"tolerations: \[{TAINT}\]": lambda user: user.target.update(tolerations=[TAINT]),
+    rf"annotations: {{{ANNOTATION}: ": lambda user: user.target.update(annotations={ANNOTATION: "4711"}),
+    rf"labels: {{{LABEL}: ": lambda user: user.target.update(labels={LABEL: "ml"}),
+    r"read_only_root: true": lambda user: user.target.update(read_only_root=True),
+    rf"supervisor_pod: {{spec: {{priorityClassName: {PRIORITY}}}}}": lambda user: user.target.update(
+        supervisor_pod=WRITES["supervisor_pod"]
+    ),
+    rf"\bpriority: {PRIORITY}": lambda user: user.job.update(priority=PRIORITY),
+    r"resources: {cpus: ": lambda user: user.job.update(resources=RESOURCES),
+}
+"""Lines that `windlass check` tells the user to write, and what the user then writes."""
+
+
+def told(result: Result) -> str:
+    """Returns what a check tells to write, of the cluster and of the job."""
+    hold("check", result.json)
+    notes = (result.json["job"] or {"notes": []})["notes"]
+    return "\n".join(one["fix"] for one in (*result.json["checks"], *notes) if one["fix"])
+
+
+def test_first_run_succeeds_once_check_alone_has_told_what_to_write(
+    user: User, lone_bed: Bed, lone_namespace: str, tmp_path: Path, ended: Callable[..., Status]
+) -> None:
+    with company(lone_bed, lone_namespace, tmp_path / "policies", is_native=True):
+        left = dict(DEMANDS)
+        while left:
+            lines = told(user.windlass("check", "--on", "lab", "-o", "json"))
+            new = [line for line in left if re.search(line, lines)]
+            assert new, f"nothing tells to write {', '.join(left)}:\n{lines}"
+            for line in new:
+                left.pop(line)(user)
+            user.write()
+        assert user.windlass("check", "--on", "lab").code == 0
+        planned = user.windlass("plan", "--on", "lab", "-o", "json").json
+        assert [note for note in planned["notes"] if note["blocks"]] == []
+        user.job["env"] |= {"WAITS": "1"}
+        user.write()
+        begun = user.windlass("run", "--on", "lab", "-d", "-q")
+        assert begun.code == 0, begun.err
+        run = begun.out.strip()
+        for rank in "01":
+            ends_with(lambda: user.windlass("cp", f"{run}:output/{rank}.txt", rank))  # noqa: B023
+        assert Path("1").read_text() == "of rank 1"
+        seen = user.windlass("exec", run, "--rank", "1", "--", "sh", "-c", "echo $RANK; touch $WINDLASS_OUTPUT_DIR/go")
+        assert (seen.code, seen.out) == (0, "1\n"), seen.err
+        followed = user.windlass("logs", "-f", run)
+        assert ended(run).phase is Phase.SUCCEEDED, f"{followed}\n{user.windlass('why', run).out}"
+        require_outcome(user, run, followed.out)
+        assert user.windlass("cp", f"{run}:output/0.txt", "again").code == 0
+        assert Path("again").read_text() == "of rank 0"
+        network = user.windlass("check", "--on", "lab", "--network", "-o", "json")
+        levels = {one["name"]: one["level"] for one in network.json["checks"]}
+        assert [levels[name] for name in ("names", "ports", "all-reduce")] == ["ok"] * 3, network.out
+        until_empty(lone_bed, lone_namespace)
 
 
 def require_outcome(user: User, run: str, said: str) -> None:
