@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ seen = {
     "master": socket.gethostbyname(os.environ["MASTER_ADDR"]),
     "groups": sorted(os.getgroups()),
     "bounding": int(re.search(r"CapBnd:\s*(\w+)", status)[1], 16),
-    "effective": int(re.search(r"CapEff:\s*(\w+)", status)[1], 16),
     "writable": {folder: writable(folder) for folder in ("/", "/tmp", ".", "/etc/host-ssl", "/shared")},
     "files": {path: text(path) for path in ("/etc/settings/COLOUR", "/etc/one/colour", "/etc/cert/tls.key")},
     "prepared": text("/shared/prepared"),
@@ -179,6 +179,22 @@ def test_ranks_see_every_field_of_their_pods(
         assert len({pod["spec"]["nodeName"] for pod in found}) == 2
         for pod in found:
             admitted(pod)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("user", "has"), [(0, True), (1000, False)])
+def test_capabilities_have_an_effect_for_root_alone(
+    bed: Bed, privileged: str, tmp_path: Path, user: int, has: bool
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "script.py").write_text("print(open('/proc/self/status').read())")
+    context = {"runAsUser": user, "runAsNonRoot": user != 0}
+    fields = {"capabilities": ["IPC_LOCK"], "pod": {"spec": {"securityContext": context}}}
+    with opened(harness_on(bed, privileged, tmp_path / "home")) as harness:
+        run = harness.start("script.py", base=tmp_path / "code", launcher="plain", kubernetes=fields)
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        [effective] = re.findall(r"CapEff:\s*(\w+)", run.text())
+        assert bool(int(effective, 16) & IPC_LOCK) is has
 
 
 def require(seen: dict[str, Any]) -> None:

@@ -161,7 +161,8 @@ class PodOptions(Section):
     requests: Amounts = Field(default_factory=dict)
     """Requests that differ from the limits, by resource, such as `cpu` or `memory`. Default: requests equal limits."""
     capabilities: Annotated[tuple[Capability, ...], OnlyList] = ()
-    """Linux capabilities of the ranks, such as `[IPC_LOCK]` for RDMA. Default: none."""
+    """Linux capabilities of the ranks, such as `[IPC_LOCK]` for RDMA. Linux gives them to processes of root alone: with
+    `pod: {spec: {securityContext: {runAsUser: 0, runAsNonRoot: false}}}`. Default: none."""
     read_only_root: StrictBool | None = None
     """Whether the root file system of the ranks is read-only; `/tmp` is writable. Pods of Windlass itself always have
     a read-only root. Default false."""

@@ -463,3 +463,19 @@ def test_ranks_in_the_network_of_their_nodes_get_no_network_policy() -> None:
     assert plan.manifests(NetworkPolicyStep) == []
     assert "network-open" in [note.code for note in plan.notes]
     assert len(planned(nodes=2).manifests(NetworkPolicyStep)) == 1
+
+
+def test_pods_in_the_network_of_their_nodes_have_to_be_apart() -> None:
+    fields: dict[str, Any] = {"pod": {"spec": {"hostNetwork": True}}}
+    assert "host-ports" in [note.code for note in planned(kubernetes=fields, nodes=2).notes]
+    assert "host-ports" not in [note.code for note in planned(kubernetes=fields).notes]
+    apart = {**fields, "affinity": {"apart": "node"}}
+    assert "host-ports" not in [note.code for note in planned(kubernetes=apart, nodes=2).notes]
+
+
+def test_capabilities_without_effect_are_named() -> None:
+    fields: dict[str, Any] = {"capabilities": ["IPC_LOCK"]}
+    assert "capabilities" in [note.code for note in planned(kubernetes=fields).notes]
+    for user in (0, None):
+        patch = {"spec": {"securityContext": {"runAsUser": user, "runAsNonRoot": False}}}
+        assert "capabilities" not in [note.code for note in planned(kubernetes={**fields, "pod": patch}).notes]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from windlass.engines.kubernetes.access.optional import version_of
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES, num_pieces
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, Shape
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, Shape, pod_template
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning.mounts import mount_notes
@@ -61,7 +61,8 @@ def plan_notes(
     yield from runtime_notes(job, cluster, via, shape)
     yield from lost_notes(job, via)
     yield from _default_notes(job, target, cluster)
-    yield from _host_notes(target, shape, has_supervisor=supervisor.is_in_cluster)
+    yield from _host_notes(job, target, shape, has_supervisor=supervisor.is_in_cluster)
+    yield from _capability_notes(job, shape)
     yield from _lone_ranks(job, target, facts, num_ranks)
     yield from time_limit(job, facts.code.saves_at_end)
     yield from arguments.left_over(job, FOLDERS)
@@ -263,13 +264,32 @@ def uses_host_network(shape: Shape) -> bool:
     return any((patch.get("spec") or {}).get("hostNetwork") for patch in shape.pod_patches)
 
 
-def _host_notes(target: KubernetesTarget, shape: Shape, *, has_supervisor: bool) -> Iterator[Note]:
+def _host_notes(job: Job, target: KubernetesTarget, shape: Shape, *, has_supervisor: bool) -> Iterator[Note]:
+    if uses_host_network(shape) and job.nodes.max > 1 and shape.pods.affinity.apart is None:
+        yield Note(
+            "host-ports",
+            "hostNetwork: pods of the run that share a node also share its ports, on which their ranks would fail",
+            "kubernetes: {affinity: {apart: node}}",
+        )
     if target.network_policy and uses_host_network(shape):
         kept = ", and the supervisor's would keep these pods out" if has_supervisor else ""
         yield Note(
             "network-open",
             f"hostNetwork: NetworkPolicies have no effect on pods in the network of their nodes{kept}: none is made",
             f"network_policy: false in target {target.name} says so for all runs",
+        )
+
+
+def _capability_notes(job: Job, shape: Shape) -> Iterator[Note]:
+    """Yields a warning about capabilities without effect: Linux gives them to processes of root alone."""
+    spec = pod_template(shape, job, 1, job.nodes.max)["spec"]
+    of_pod, of_container = (one.get("securityContext") or {} for one in (spec, spec["containers"][0]))
+    user = of_container.get("runAsUser", of_pod.get("runAsUser"))
+    if (names := shape.pods.capabilities) and user:
+        yield Note(
+            "capabilities",
+            f"capabilities: {', '.join(names)} has no effect for user {user}: Linux gives it to root alone",
+            "if ranks need it: pod: {spec: {securityContext: {runAsUser: 0, runAsNonRoot: false}}}",
         )
 
 
