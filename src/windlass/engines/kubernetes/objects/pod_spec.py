@@ -27,6 +27,12 @@ def pod_specs(made: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
     return _below(list(made), "containers")
 
 
+def running_containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the containers of a pod whose requests add up: its containers, and its native sidecars."""
+    yield from spec["containers"]
+    yield from (one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always")
+
+
 def pod_templates(made: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the complete pod templates in an object; a TrainJob with a runtime of the cluster contains none."""
     for one in _below([made], "spec"):

@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.pod_admission import (
     RANKS,
     SUPERVISOR,
+    Pods,
     pod_notes,
     quota_notes,
     run_pods,
@@ -143,6 +144,17 @@ def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
     notes = pod_notes(client, planned(INSIDE, nodes=4, resources={**NEEDS, "gpus": 1}))
     assert [note.message for note in notes] == ([f"quota q {message}"] if message else [])
     assert [note.blocks for note in notes] == (["never" in message] if message else [])
+
+
+def test_a_quota_counts_native_sidecars_and_the_overhead_of_a_runtime_class() -> None:
+    def amounts(cpu: str) -> dict[str, Any]:
+        return {"resources": {"limits": {"cpu": cpu}, "requests": {"cpu": cpu}}}
+
+    sidecars = [{"name": "mesh", "restartPolicy": "Always", **amounts("1")}, {"name": "prepares", **amounts("1")}]
+    spec = {"containers": [amounts("2")], "initContainers": sidecars, "overhead": {"cpu": "500m"}}
+    of = {"metadata": {"name": "q"}, "spec": {}, "status": {"hard": {"limits.cpu": "6"}}}
+    [note] = quota_notes([of], [Pods(RANKS, {"spec": spec}, 2, 2)])
+    assert note.message == "quota q never admits the run: 7 limits.cpu needed, 6 there"
 
 
 def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources() -> None:

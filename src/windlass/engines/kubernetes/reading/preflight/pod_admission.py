@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_templates
+from windlass.engines.kubernetes.objects.pod_spec import pod_templates, running_containers
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.reading.preflight.capacity import waiting
@@ -268,7 +268,8 @@ def _sum(pods: Iterable[tuple[Json, int]]) -> collections.Counter[str]:
     total: collections.Counter[str] = collections.Counter()
     for pod, number in pods:
         total.update(dict.fromkeys(("pods", "count/pods"), number))
-        for container in pod["spec"]["containers"]:
+        overhead = {"resources": {"limits": pod["spec"].get("overhead", {})}}  # of the pod's runtime class
+        for container in (*running_containers(pod["spec"]), overhead):
             resources = container.get("resources", {})
             limits = resources.get("limits", {})
             for name, value in {**limits, **resources.get("requests", {})}.items():

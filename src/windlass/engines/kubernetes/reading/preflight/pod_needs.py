@@ -12,6 +12,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects.node_pools import taint_not_tolerated, taint_text, taints_of_node
+from windlass.engines.kubernetes.objects.pod_spec import running_containers
 from windlass.engines.kubernetes.objects.pod_template import GPU
 from windlass.engines.kubernetes.objects.quantity import Json, is_true, quantity_text
 from windlass.engines.kubernetes.reading.preflight.refusals import Author
@@ -73,7 +74,7 @@ def node_notes(what: str, spec: Json, nodes: Sequence[Json], author: Author) -> 
 def _requests(spec: Json) -> dict[str, float]:
     """Returns what the containers of a pod request together, by resource."""
     total: dict[str, float] = {}
-    for container in spec["containers"]:
+    for container in running_containers(spec):
         resources = container.get("resources") or {}
         for name, value in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
             total[name] = total.get(name, 0.0) + amount(value)
