@@ -130,6 +130,7 @@ DEMANDS: Mapping[str, Callable[[User], object]] = {
 
 def told(result: Result) -> str:
     """Returns what a check tells to write, of the cluster and of the job."""
+    assert result.out, result.err
     hold("check", result.json)
     notes = (result.json["job"] or {"notes": []})["notes"]
     return "\n".join(one["fix"] for one in (*result.json["checks"], *notes) if one["fix"])
