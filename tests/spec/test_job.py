@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import PurePosixPath
@@ -105,6 +106,68 @@ def test_invalid_jobs_are_refused(fields: dict[str, Any], says: str) -> None:
         Job(name="a", **fields)
     (problem,) = caught.value.problems
     assert says in str(problem)
+
+
+TOKEN = "ghp_" + "a1" * 18
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"annotations": {"a": TOKEN}}, "annotations.a"),
+        ({"annotations": {"example.com/api-key": "0123456789abcdef"}}, "annotations.example.com/api-key"),
+        ({"limits": {"cpu": TOKEN}}, "limits.cpu"),
+        ({"pod": TOKEN}, "pod"),
+        ({"capabilities": [TOKEN]}, "capabilities[0]"),
+        ({"pod": {"spec": {"x": {"clientSecret": "hunter2hunter2"}}}}, "pod.spec.x.clientSecret"),
+    ],
+)
+def test_secrets_in_options_of_pods_are_refused_and_not_shown(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(JobFileError, match="looks like a secret") as caught:
+        Job(name="a", run="a.py", kubernetes=options)
+    [problem] = caught.value.problems
+    assert problem.field == f"kubernetes.{field}"
+    assert not any(secret in str(caught.value) for secret in (TOKEN, "hunter2", "0123456789"))
+
+
+def test_field_that_names_a_secret_is_no_secret() -> None:
+    source = {
+        "csi": {"driver": "d", "nodePublishSecretRef": {"name": "login"}, "volumeAttributes": {"secretName": "x"}}
+    }
+    Job(name="a", run="a.py", volumes=[{"source": source, "path": "/x"}], kubernetes={"annotations": {"token": "true"}})
+
+
+@pytest.mark.parametrize(
+    ("volume", "says"),
+    [
+        ({"config_map": "Aä"}, "config_map: 'Aä' is not a legal name"),
+        ({"source": {"nfs": {"path": f"/{TOKEN}"}}}, "source.nfs.path: looks like a secret"),
+        ({"source": {"csi": {"volumeAttributes": {"password": "hunter2"}}}}, "source.csi.volumeAttributes.password"),
+        ({"source": {"emptyDir": {}, "hostPath": {}}}, "expected one volume source, found emptyDir and hostPath"),
+        ({"source": {"emptyDir": None}}, "expected one volume source, found emptyDir: nothing"),
+        ({"claim": "a", "path": "/windlass/boot"}, "path: is below /windlass"),
+        ({"claim": "a", "path": "//windlass/."}, "path: is below /windlass"),
+        ({"claim": "a", "path": "/dev/shm"}, "use resources.shm"),
+    ],
+)
+def test_bad_volume_gets_one_message(volume: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobFileError, match=re.escape(says)) as caught:
+        Job(name="a", run="a.py", volumes=[{"path": "/x", **volume}])
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"node_labels": {"a": "b"}}, "did you mean node_selector?"),
+        ({"tolerations": [{"value": "b"}]}, "there is no key"),
+        ({"tolerations": [{"key": "a", "seconds": 5}]}, "set effect: NoExecute"),
+        ({"pod": {"spec": {"priority": float("nan")}}}, "pod.spec.priority: expected a finite number"),
+    ],
+)
+def test_options_that_the_api_server_would_refuse(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobFileError, match=re.escape(says)):
+        Job(name="a", run="a.py", kubernetes=options)
 
 
 def test_cross_field_checks_run_even_if_other_fields_are_invalid() -> None:

@@ -42,7 +42,7 @@ class ReadyJob:
 
     def __post_init__(self) -> None:
         """Raises JobFileError, without the value, for a command or a `setup` that contains a secret."""
-        from windlass.spec.names import has_secret
+        from windlass.spec.secret_text import has_secret
 
         job, hint = self.job, "let the script read a variable, such as HF_TOKEN, and name it in secrets:"
         problems = [

@@ -7,7 +7,7 @@ from typing import Any, Final
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import hints
 from windlass.importers.source import View
-from windlass.spec.names import has_secret
+from windlass.spec.secret_text import has_secret
 
 _POD: Final = (
     "hostNetwork",

@@ -9,7 +9,8 @@ from typing import Final
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import secret_name
 from windlass.spec.job import Job
-from windlass.spec.names import has_secret, looks_secret
+from windlass.spec.names import looks_secret
+from windlass.spec.secret_text import has_secret
 
 USUAL: Final = "HF_TOKEN"
 """Variable to suggest if a script does not name the one that holds its secret."""

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from windlass.spec.names import Label, LabelKey, LabelValue, OnlyList, Text, has_secret, looks_secret, matching
+from windlass.spec.names import Label, LabelKey, LabelValue, OnlyList, Text, matching, unfit_for_pods
 from windlass.spec.positions import Path, found
 from windlass.spec.problems import refuse, refuse_all
 from windlass.spec.quantities import exact
@@ -51,6 +51,20 @@ class Toleration(Section):
     """Effect of the taint. Default: all effects."""
     seconds: Annotated[StrictInt, Field(ge=0)] | None = None
     """Seconds for which pods stay on a node that gets a taint with effect `NoExecute`. Default: no limit."""
+
+    @field_validator("value")
+    @classmethod
+    def _of_a_key(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("key", "") is None:
+            raise refuse(f"is {value}, and there is no key whose value it is", "set key:")
+        return value
+
+    @field_validator("seconds")
+    @classmethod
+    def _of_no_execute(cls, seconds: int | None, info: ValidationInfo) -> int | None:
+        if seconds is not None and info.data.get("effect", "NoExecute") != "NoExecute":
+            raise refuse(f"is {seconds}, and only taints of NoExecute evict pods", "set effect: NoExecute")
+        return seconds
 
 
 def _topology(given: str) -> str:
@@ -98,23 +112,7 @@ def _problems_of_patch(given: object) -> Iterator[tuple[Path, str, str]]:
             yield (str(name),), "is no field of a pod template", hint
         elif not isinstance(given[name], Mapping):
             yield (name,), f"expected a mapping, found {found(given[name])}", hint
-    yield from _secrets_in(given, ())
-
-
-def _secrets_in(given: object, path: Path) -> Iterator[tuple[Path, str, str]]:
-    """Yields the values of a patch that look like secrets; no message shows a value."""
-    if isinstance(given, Mapping):
-        name, value = given.get("name"), given.get("value")
-        if isinstance(name, str) and isinstance(value, str) and looks_secret(name, value):
-            yield path, "looks like a secret, which a job file does not hold", "use secrets:, or valueFrom"
-            return
-        for key, one in given.items():
-            yield from _secrets_in(one, (*path, str(key)))
-    elif isinstance(given, list | tuple):
-        for at, one in enumerate(given):
-            yield from _secrets_in(one, (*path, at))
-    elif isinstance(given, str) and has_secret(given):
-        yield path, "looks like a secret, which a job file does not hold", "use secrets:, or valueFrom"
+    yield from unfit_for_pods(given)
 
 
 PodPatch = Annotated[
@@ -127,12 +125,13 @@ Capability = Annotated[
 ]
 
 
-def _labels_of_users(given: Mapping[str, str]) -> Mapping[str, str]:
+def _annotations(given: Mapping[str, str]) -> Mapping[str, str]:
     errors: list[tuple[Path, PydanticCustomError]] = [
         ((key,), refuse("has a prefix that is not for users", "choose another prefix, or none"))
         for key in given
         if key.rpartition("/")[0].endswith("windlass.dev")
     ]
+    errors += [(path, refuse(message, hint)) for path, message, hint in unfit_for_pods(given)]
     if errors:
         raise refuse_all(errors)
     return given
@@ -141,7 +140,7 @@ def _labels_of_users(given: Mapping[str, str]) -> Mapping[str, str]:
 class PodOptions(Section):
     """Options of the pods of a run. A job's options are added to those of its target, and take precedence."""
 
-    annotations: Annotated[dict[LabelKey, Text], AfterValidator(_labels_of_users)] = Field(default_factory=dict)
+    annotations: Annotated[dict[LabelKey, Text], AfterValidator(_annotations)] = Field(default_factory=dict)
     """Annotations of all pods of a run and of the objects that own them. Default: none."""
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Node labels that the ranks' pods require. Default: none."""

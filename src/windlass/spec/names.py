@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
@@ -12,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from windlass.spec.positions import Path, found
 from windlass.spec.problems import refuse, refuse_all
+from windlass.spec.secret_text import SECRET_VALUE, URL_PASSWORD, has_secret
 
 MAX_NAME = 40
 """Maximum length of a job name: names of Kubernetes objects have at most 63 characters, and add a suffix and a role."""
@@ -33,12 +35,6 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?P<sure>PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$"
     r"|(?:^|_)(?:TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY|AUTH_KEY)$"
 )
-_SECRET_VALUE = re.compile(
-    r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}"
-    r"|github_pat_\w{30,}|xox[abprs]-[-\w]{10,}|sk-(?=[-\w]*\d)[-\w]{32,}|glpat-[-\w]{20,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
-)
-_URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@:\s]*:(?P<password>[^/@\s]+)@")
 
 
 def legal_name(text: str) -> str:
@@ -76,14 +72,14 @@ def _line(text: str) -> str:
 
 
 def _secret_name(text: str) -> str:
-    if re.fullmatch(_LABEL, text) and not _SECRET_VALUE.search(text):
+    if re.fullmatch(_LABEL, text) and not SECRET_VALUE.search(text):
         return text
     # The message does not show the text, because the user may have written the secret in place of its name.
     raise refuse("is not a legal name", "write the name under which the target keeps the secret, never its value")
 
 
 def _location(text: str) -> str:
-    if _URL_PASSWORD.match(text):
+    if URL_PASSWORD.match(text):
         raise refuse("holds a password inside the address", "take it out; give it to the target as a secret")
     scheme, is_url, rest = text.partition("://")
     if is_url and scheme != "file":
@@ -225,7 +221,7 @@ def _env_value(name: str, value: object) -> str:
 
 def looks_secret(name: str, value: str) -> bool:
     """Whether name and value of a variable suggest a secret; paths, flags and numbers are no secrets."""
-    if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
+    if SECRET_VALUE.search(value) or URL_PASSWORD.match(value):
         return True
     match = _SECRET_NAME.search(name.upper())
     if match is None or not value or value.startswith(("/", "./", "~/", "$")):
@@ -233,12 +229,29 @@ def looks_secret(name: str, value: str) -> bool:
     return value.lower() not in ("true", "false", "none", "null") and (bool(match["sure"]) or not value.isdigit())
 
 
-def has_secret(text: str) -> bool:
-    """Whether a command or a script contains a token of a well-known form, or an address with a password."""
-    words = re.split(r"[\s=\"']+", text)
-    logins = filter(None, map(_URL_PASSWORD.match, words))
-    # A password with `$` is a shell variable, not a secret.
-    return _SECRET_VALUE.search(text) is not None or any("$" not in one["password"] for one in logins)
+def unfit_for_pods(given: object, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
+    """Yields path, message and hint for each value that no field of a pod may have: what looks like a secret, and
+    numbers that JSON lacks. No message shows a value.
+    """
+    secret = "looks like a secret, which a job file does not hold", "use secrets:, or valueFrom"
+    if isinstance(given, Mapping):
+        name, value = given.get("name"), given.get("value")
+        if isinstance(name, str) and isinstance(value, str) and looks_secret(name, value):
+            yield path, *secret
+            return
+        for key, one in given.items():
+            variable = re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", str(key))
+            if isinstance(one, str) and looks_secret(variable, one):
+                yield (*path, str(key)), *secret
+            else:
+                yield from unfit_for_pods(one, (*path, str(key)))
+    elif isinstance(given, list | tuple):
+        for at, one in enumerate(given):
+            yield from unfit_for_pods(one, (*path, at))
+    elif isinstance(given, str) and has_secret(given):
+        yield path, *secret
+    elif isinstance(given, float) and not math.isfinite(given):
+        yield path, f"expected a finite number, found {found(given)}", ""
 
 
 Env = Annotated[

@@ -162,7 +162,8 @@ class _Merge:
         merges = is_list or (isinstance(value, Mapping) and isinstance(ours.get(name), Mapping))
         is_ours = name in ours and ours[name] != value and not path.startswith(CHANGEABLE) and not is_own_priority
         if is_ours and (not merges or value is None):
-            raise PatchRefused(at, f"is {ours[name]!r} in every pod of a run", "leave it out")
+            what = "has items or fields" if isinstance(ours[name], Mapping | list | tuple) else f"is {ours[name]!r}"
+            raise PatchRefused(at, f"{what} in every pod of a run", "leave it out")
 
     def _items(self, base: Any, ours: Any, patch: Any, shown: str, path: str, key: str) -> list[Manifest]:
         """Returns a list whose items have a key, with the items of its patch; those of the patch that are new come

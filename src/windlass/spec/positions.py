@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from windlass.errors import JobFileError, Problem
+from windlass.spec.secret_text import has_secret
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of the document: `("data", 0, "via")`."""
@@ -71,6 +72,8 @@ def found(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str) and has_secret(value):
+        return "text that looks like a secret"
     if isinstance(value, str):
         return repr(value) if len(value) <= 60 else f"{value[:40]!r}… ({len(value)} characters)"
     if isinstance(value, int):

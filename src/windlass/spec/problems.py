@@ -44,6 +44,7 @@ OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         "port": "local.port",
         "warm_pool": "sagemaker.warm_pool",
         "outputs_at": "outputs.at",
+        "node_labels": "node_selector",
         **dict.fromkeys(("collect", "artifacts"), "outputs.collect"),
         **{name: f"resources.{name}" for name in ("gpus", "gpu_type", "cpus", "memory", "shm", "instance")},
         **_RESOURCES,
@@ -58,6 +59,7 @@ OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("resume_from", "args"), "resume"),
     },
     "data": {**dict.fromkeys(("src", "path", "url", "uri", "from"), "source"), "mode": "via", "type": "via"},
+    "kubernetes": {"node_labels": "node_selector"},
     "volumes": {**dict.fromkeys(("name", "pvc", "claim_name"), "claim"), "mount_path": "path", "mount": "path"},
 }
 """Maps field names of other tools to fields of a job file, by section."""

@@ -7,6 +7,7 @@ import shlex
 import sys
 import types
 from collections.abc import Iterator
+from posixpath import normpath
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -25,9 +26,10 @@ from pydantic import (
     model_validator,
 )
 
-from windlass.spec.names import DataName, Label, Line, Location, OnlyList, Word, location
+from windlass.spec.names import DataName, Label, Line, Location, OnlyList, Word, location, unfit_for_pods
+from windlass.spec.pod_patch import ROOT
 from windlass.spec.positions import Positions, found, in_order
-from windlass.spec.problems import number_hint, problems_of, refuse
+from windlass.spec.problems import number_hint, problems_of, refuse, refuse_all
 from windlass.spec.units import Duration, Interval, Size
 from windlass.stores.gs_az import KINDS
 from windlass.stores.url import Url
@@ -406,7 +408,8 @@ class Volume(Section):
     @field_validator("source")
     @classmethod
     def _one_kind(cls, source: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        kinds = [name for name in ("claim", "config_map", "secret") if info.data.get(name) is not None]
+        # The name of an invalid one is not in `data`; its own error is enough.
+        kinds = [name for name in ("claim", "config_map", "secret") if info.data.get(name, "") is not None]
         kinds += ["source"] if source else []
         if len(kinds) != 1:
             raise refuse(
@@ -415,9 +418,12 @@ class Volume(Section):
                 at="" if kinds else "claim",
             )
         if source and (len(source) != 1 or not isinstance(next(iter(source.values())), dict)):
-            raise refuse(
-                f"expected one volume source, found {found(source)}", "write for example {hostPath: {path: /dev}}"
-            )
+            [*names] = map(str, source)
+            what = " and ".join(names) if names[1:] else f"{names[0]}: {found(source[names[0]])}"
+            raise refuse(f"expected one volume source, found {what}", "write for example {hostPath: {path: /dev}}")
+        errors = [(path, refuse(message, hint)) for path, message, hint in unfit_for_pods(source)]
+        if errors:
+            raise refuse_all(errors)
         return source
 
     @field_validator("path")
@@ -425,6 +431,10 @@ class Volume(Section):
     def _from_the_root(cls, path: str) -> str:
         if not path.startswith("/") or ".." in path.split("/") or not path.strip("/"):
             raise refuse(f"expected a folder from the root, found {found(path)}", "write for example /results")
+        if (place := normpath(path).replace("//", "/")) == "/dev/shm":
+            raise refuse("is the shared memory of the ranks", "use resources.shm")
+        if f"{place}/".startswith(f"{ROOT}/"):
+            raise refuse(f"is below {ROOT}, which Windlass uses", "choose another path")
         return path
 
     @field_validator("sub_path")

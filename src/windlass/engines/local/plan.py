@@ -328,7 +328,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     yield from _data_refusals(job, facts)
     yield from _outputs_refusals(job, facts)
     if job.volumes:
-        yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: and outputs: here")
+        yield blocker("volumes", "volumes: exist on Kubernetes only", "use data: and outputs: here")
     for name in job.secrets:
         variable = secret_variable(name)
         if variable not in facts.environ:

@@ -83,7 +83,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     if shape.network_isolation:
         yield from _isolation_refusals(job, shape)
     if job.volumes:
-        yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
+        yield blocker("volumes", "volumes: exist on Kubernetes only", "use data: here")
     if job.outputs.to is not None:
         yield blocker(
             "outputs",

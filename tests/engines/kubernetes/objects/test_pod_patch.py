@@ -50,6 +50,12 @@ def test_mappings_merge_and_other_lists_are_replaced() -> None:
     assert found["runtimeClassName"] == "nvidia"
 
 
+@pytest.mark.parametrize("patch", [{"volumes": None}, container(env=None)])
+def test_message_shows_no_list_that_a_patch_removes(patch: dict[str, Any]) -> None:
+    with pytest.raises(PatchRefused, match="has items or fields in every pod of a run"):
+        merged(**patch)
+
+
 def test_items_of_a_list_with_a_key_merge_by_it() -> None:
     added = {"name": "rdma", "hostPath": {"path": "/dev/infiniband"}}
     variable = {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
