@@ -163,6 +163,7 @@ def test_bad_volume_gets_one_message(volume: dict[str, Any], says: str) -> None:
         ({"tolerations": [{"value": "b"}]}, "there is no key"),
         ({"tolerations": [{"key": "a", "seconds": 5}]}, "set effect: NoExecute"),
         ({"pod": {"spec": {"priority": float("nan")}}}, "pod.spec.priority: expected a finite number"),
+        ({"pod": {"spec": {"x": [b"a"]}}}, "pod.spec.x[0]: expected a value that JSON has, found a bytes"),
     ],
 )
 def test_options_that_the_api_server_would_refuse(options: dict[str, Any], says: str) -> None:

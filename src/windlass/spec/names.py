@@ -231,7 +231,7 @@ def looks_secret(name: str, value: str) -> bool:
 
 def unfit_for_pods(given: object, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
     """Yields path, message and hint for each value that no field of a pod may have: what looks like a secret, and
-    numbers that JSON lacks. No message shows a value.
+    values that JSON lacks. No message shows a value.
     """
     secret = "looks like a secret, which a job file does not hold", "use secrets:, or valueFrom"
     if isinstance(given, Mapping):
@@ -252,6 +252,8 @@ def unfit_for_pods(given: object, path: Path = ()) -> Iterator[tuple[Path, str, 
         yield path, *secret
     elif isinstance(given, float) and not math.isfinite(given):
         yield path, f"expected a finite number, found {found(given)}", ""
+    elif given is not None and not isinstance(given, str | int | float):
+        yield path, f"expected a value that JSON has, found {found(given)}", "write text, a number, a list or a mapping"
 
 
 Env = Annotated[
