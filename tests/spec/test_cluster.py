@@ -64,7 +64,7 @@ def test_all_problems_are_reported_together_with_their_lines() -> None:
         ),
         ("network: {nat: two}", "network.nat: expected one, per-zone or none"),
         ("network: {proxy: proxy.example.com}", "network.proxy: 'proxy.example.com' is not the URL of a proxy"),
-        ("network: {proxy: 'http://me:secret@proxy:3128'}", "is not the URL of a proxy"),
+        ("network: {proxy: 'http://me:secret@proxy:3128'}", "proxy: text that looks like a secret is not the URL"),
         ("network: {no_proxy: [.example.com]}", "network.no_proxy: names exceptions from a proxy, and there is none"),
         ("network: {proxy: 'http://p:1', no_proxy: ['a,b']}", "'a,b' is not a host, a domain or a range"),
         ("access: {admins: ['*']}", "is not the ARN"),
@@ -93,6 +93,7 @@ def test_all_problems_are_reported_together_with_their_lines() -> None:
         ("storage: {bucket: 192.168.0.1}", "is not the name of a bucket"),
         ("iam: {path: team}", "is not a path of IAM"),
         ("iam: {path: /te am/}", "is not a path of IAM"),
+        (f"iam: {{path: /{'x' * 511}/}}", "is not a path of IAM"),
         ("iam: {permissions_boundary: team-boundary}", "is not the ARN of a policy"),
         ("encryption: {logs: alias/company}", "is not the ARN of a KMS key"),
         (

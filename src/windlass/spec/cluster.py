@@ -78,7 +78,12 @@ PolicyArn = Annotated[
     ),
 ]
 RolePath = Annotated[
-    Line, matching(r"/(?:[A-Za-z0-9_+=,.@-]+/)*", "a path of IAM", "it begins and ends with '/', for example /team/")
+    Line,
+    matching(
+        r"(?=.{1,512}\Z)/(?:[A-Za-z0-9_+=,.@-]+/)*",
+        "a path of IAM",
+        "it begins and ends with '/', for example /team/, and has 512 characters at most",
+    ),
 ]
 KeyArn = Annotated[
     Line,
