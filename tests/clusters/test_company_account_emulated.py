@@ -16,7 +16,7 @@ from tests.fakeaws.emulator.fixtures import terraform
 from windlass.clusters.policies import Purpose
 
 __all__ = ["terraform"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1500)]
 PURPOSES: Final = ("secrets", "logs", "file_systems", "registry", "bucket", "disks")
 BUCKET: Final = f"windlass-vision-{ACCOUNT}"
 
