@@ -237,7 +237,12 @@ def test_pods_that_a_sidecar_keeps_running_end_with_their_run(cluster: Cluster, 
         wait_for(lambda: pods(cluster, inside, run, 1) == [], "its pods to be deleted", WAIT_SECONDS)
         its = ("get", "pods", "-n", inside, "-l", f"windlass.dev/run={run.id}", "-o", "name")
         wait_for(lambda: cluster.kubectl(*its) == "", "the supervisor's pod to end", WAIT_SECONDS)
-        assert any("sidecar ran on beside the ranks" in str(event.data.get("message")) for event in run.events)
+
+        def is_noted() -> bool:  # the supervisor notes it after the end, which `wait` awaits
+            harness.engine.status(run.id)
+            return any("sidecar ran on beside the ranks" in str(event.data.get("message")) for event in run.events)
+
+        wait_for(is_noted, "the note on the sidecar", WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("is_supervised", [True, False], ids=["supervised", "unsupervised"])
