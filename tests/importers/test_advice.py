@@ -49,6 +49,15 @@ def test_secret_in_an_init_container_is_reported_and_not_written() -> None:
     assert token not in f"{made.text}{made.unmapped}"
 
 
+def test_toleration_without_a_key_is_imported_only_if_it_tolerates_every_taint() -> None:
+    invalid = job(pod=", tolerations: [{value: ml, effect: NoSchedule}]")
+    assert invalid.job.kubernetes.tolerations == ()
+    assert lost(invalid)["spec.template.spec.tolerations[0]"] == "the API server refuses it"
+    every = job(pod=", tolerations: [{operator: Exists}]")
+    assert [one.key for one in every.job.kubernetes.tolerations] == [None]
+    assert not every.actionable
+
+
 def test_efa_provider_without_devices_is_reported() -> None:
     efa = ", env: [{name: FI_PROVIDER, value: efa}]"
     assert any("the job requests no EFA devices" in one.meaning for one in job(efa).actionable)

@@ -178,6 +178,8 @@ def _toleration(draft: Draft, view: View) -> None:
     key, seconds, operator = (view.at(name).value for name in ("key", "tolerationSeconds", "operator"))
     if operator not in (None, "", "Equal", "Exists"):
         view.report(f"a toleration with the operator {operator}", "kubernetes: {pod: {spec: {tolerations: […]}}}")
+    elif not key and operator != "Exists":
+        view.report("a toleration without a key, which needs the operator Exists", "the API server refuses it")
     elif key == GPU and view.at("effect").value == "NoSchedule" and draft.get("resources.gpus"):
         view.report("pods may go to machines with GPUs", "tolerated if gpus: are requested", is_handled=True)
     elif key in UNREACHABLE and isinstance(seconds, int) and not isinstance(seconds, bool):

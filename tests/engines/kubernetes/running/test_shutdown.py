@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import shutdown
 from windlass.errors import EngineError
@@ -62,18 +63,32 @@ def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any
 def test_pods_that_a_sidecar_keeps_running_are_deleted_once_the_ranks_have_ended() -> None:
     pods = [beside("r-1-0", "terminated"), beside("r-1-1", "terminated", "terminated")]
     client = RecordingClient(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=pods)
-    assert shutdown.delete_pods_with_sidecars(cast("Client", client), "r") == ["istio-proxy"]
+    noted: list[str] = []
+    shutdown.delete_pods_with_sidecars(cast("Client", client), "r", noted.extend)
+    assert noted == ["istio-proxy"]
     assert [(kind, name) for kind, name, _ in client.deleted] == [("Job", "r-1"), ("Pod", "r-1-0")]
 
 
 def test_pods_without_a_sidecar_are_kept_with_their_logs() -> None:
     client = RecordingClient(Pod=[beside("r-1-0", "terminated", None), beside("r-1-1", "running", None)])
-    assert shutdown.delete_pods_with_sidecars(cast("Client", client), "r") == []
+    shutdown.delete_pods_with_sidecars(cast("Client", client), "r", lambda names: pytest.fail(f"noted {names}"))
     assert client.deleted == []
+
+
+def test_sidecars_are_noted_before_a_deletion_whose_answer_may_be_lost() -> None:
+    class Dropping(RecordingClient):
+        def delete(self, *_args: Any, **_options: Any) -> Any:
+            raise Unreachable("the connection broke")
+
+    noted: list[str] = []
+    client = Dropping(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=[beside("r-1-0", "terminated")])
+    with pytest.raises(Unreachable):
+        shutdown.delete_pods_with_sidecars(cast("Client", client), "r", noted.extend)
+    assert noted == ["istio-proxy"]
 
 
 def test_ranks_that_still_run_beside_a_sidecar_are_waited_for() -> None:
     client = RecordingClient(Pod=[beside("r-1-0", "terminated"), beside("r-1-1", "running")])
     with pytest.raises(EngineError, match="r-1-1 have not ended yet"):
-        shutdown.delete_pods_with_sidecars(cast("Client", client), "r")
+        shutdown.delete_pods_with_sidecars(cast("Client", client), "r", lambda names: pytest.fail(f"noted {names}"))
     assert client.deleted == []

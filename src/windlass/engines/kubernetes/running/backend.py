@@ -405,6 +405,10 @@ class KubernetesBackend(Backend):
 
     def _note_unfinished(self, record: Recorder, error: EngineError) -> None:
         message = f"could not clean up in the cluster after the end of the run: {error.message}; {self.removal_hint}"
+        self._warn_once(record, message)
+
+    @staticmethod
+    def _warn_once(record: Recorder, message: str) -> None:
         if message not in [warned.message for warned in entries(record.writer.events(), Warned)]:
             record.note(Warned(message))
 
@@ -429,9 +433,13 @@ class KubernetesBackend(Backend):
             self._delete_attempts()
         self.spares.end(status)
         self._transfers.end()
-        if names := shutdown.delete_pods_with_sidecars(self.client, self.plan.run_id):
-            message = f"the pods were deleted, with their logs: {', '.join(names)} ran on beside the ranks"
-            record.note(Warned(message))
+        shutdown.delete_pods_with_sidecars(
+            self.client,
+            self.plan.run_id,
+            lambda names: self._warn_once(
+                record, f"the pods are deleted, with their logs: {', '.join(names)} ran on beside the ranks"
+            ),
+        )
 
     def _release_pods(self, record: Recorder) -> None:
         status = record.status

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
@@ -107,21 +108,21 @@ def end_owner_objects(client: Client, run_id: str, workload: Workload) -> None:
         client.delete(workload.api, workload.kind, name)
 
 
-def delete_pods_with_sidecars(client: Client, run_id: str) -> list[str]:
+def delete_pods_with_sidecars(client: Client, run_id: str, note: Callable[[list[str]], None]) -> None:
     """Deletes the owner objects of pods that only sidecar containers keep running, and with them the pods.
 
-    Returns the names of the sidecars. Raises EngineError while the ranks' container still runs, and Refused,
-    Unreachable.
+    Calls `note` with the names of the sidecars before it deletes anything: after a lost answer, the next try may find
+    no pod any more. Raises EngineError while the ranks' container still runs, and Refused, Unreachable.
     """
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     held = [pod for pod in pods if sidecars(pod) and "deletionTimestamp" not in pod["metadata"]]
     if going := [pod["metadata"]["name"] for pod in held if not has_ended(pod)]:
         raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command tries again")
     if held:
+        note(sorted({name for pod in held for name in sidecars(pod)}))
         delete_owner_objects(client, run_id)
         for pod in held:  # an owner object may have been deleted earlier without its pods
             client.delete("v1", "Pod", pod["metadata"]["name"])
-    return sorted({name for pod in held for name in sidecars(pod)})
 
 
 def end_supervisor_job(client: Client, run_id: str) -> None:

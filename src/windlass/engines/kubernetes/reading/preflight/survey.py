@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 Json = Mapping[str, Any]
 TIMED: Final = 3
-"""Number of timed requests over an open connection, of which the fastest is reported."""
+"""Number of timed requests over an open connection; the check reports the fastest."""
 KUBEFLOW: Final = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 """API versions with several kinds, some of which may not be installed."""
 
