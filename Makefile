@@ -120,6 +120,18 @@ examples-env: setup ## install what examples 05 and 06 import into .cache/exampl
 frameworks-env: setup ## install what examples/frameworks import into .cache/frameworks-env (3 GB beside torch, a minute, once)
 	@bash tools/frameworks-env.sh
 
+.PHONY: curves-env
+curves-env: setup ## install libraries that write metrics, for tests, into .cache/curves-env (a minute, once)
+	@bash tools/curves-env.sh
+
+.PHONY: inference-env
+inference-env: setup ## install AWS's sagemaker-inference, for tests, into .cache/inference-env (seconds, once)
+	@bash tools/inference-env.sh
+
+.PHONY: trackers-env
+trackers-env: setup ## install the experiment trackers of a guide into .cache/trackers-env (a minute, once)
+	@bash tools/trackers-env.sh
+
 .PHONY: sagemaker-env
 sagemaker-env: setup ## install AWS's toolkit and drivers, for tests, into .cache/sagemaker-env (half a minute, once)
 	@bash tools/sagemaker-env.sh
@@ -138,6 +150,11 @@ docs: setup ## build the documentation into site/, which needs no network; refus
 	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }
 	@! grep -rlE '<(script|link|img)[^>]*(src|href)="?https?:' site --include=*.html || { echo "docs: these load from another host"; exit 1; }
 	@echo "docs: site/index.html"
+
+.PHONY: pictures
+pictures: setup ## draw the pictures of README and docs from real runs (3 minutes, needs Debian's chromium)
+	@bash tools/apt.sh browser
+	@$(BIN)/python tools/picture.py && $(BIN)/python -m tools.pictures
 
 .PHONY: wheel
 wheel: setup ## build the wheel and the source archive into dist/
@@ -176,6 +193,10 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 	  --upgrade -c requirements.lock examples/requirements.in -o examples/requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock examples/frameworks/requirements.in -o examples/frameworks/requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -c requirements.lock -c examples/requirements.lock tests/worker/curves/requirements.in -o tests/worker/curves/requirements.lock
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -c requirements.lock tests/docs/trackers/requirements.in -o tests/docs/trackers/requirements.lock
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -c requirements.lock $(TOOLKIT)/requirements.in -o $(TOOLKIT)/requirements.lock
 	@$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --no-header \

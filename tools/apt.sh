@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that MPI jobs and the tests need; does nothing where they are there. Needs apt and root.
-# `apt.sh cluster` installs only what the cluster of the tests needs.
+# `apt.sh cluster` installs only what the cluster of the tests needs, `apt.sh browser` only the browser of the tests.
 set -euo pipefail
 cluster=(containerd runc containernetworking-plugins iproute2 openssl openmpi-bin openssh-client openssh-server)
-packages=(libopenmpi-dev g++ cmake "${cluster[@]}")
-[ "${1:-}" != cluster ] || packages=("${cluster[@]}")
+browser=(chromium fonts-dejavu-core)
+packages=(libopenmpi-dev g++ cmake "${cluster[@]}" "${browser[@]}")
+case "${1:-}" in
+  cluster) packages=("${cluster[@]}") ;;
+  browser) packages=("${browser[@]}") ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

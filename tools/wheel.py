@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv/bin/uv"
 SMOKE = ROOT / "tools/wheel_smoke.py"
 VERSIONS = ("3.11", "3.12", "3.13")
-EXTRAS = ("aws", "data", "kubernetes")  # torch is some GB: it is only resolved
+EXTRAS = ("aws", "data", "kubernetes", "services", "ui")  # torch is some GB: it is only resolved
 
 
 def main(argv: list[str]) -> int:

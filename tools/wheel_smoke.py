@@ -22,8 +22,11 @@ OPTIONAL = {
     "kubernetes": ("websocket",),
     "data": ("obstore", "boto3", "botocore"),
     "aws": ("boto3", "botocore"),
+    "services": ("cryptography", "h11", "uvicorn"),
+    "ui": ("jinja2", "starlette", "uvicorn"),
 }
-DATA = ("clusters/eks/*.tf", "clusters/eks/names.json", "pricing/data/*.csv", "importers/field_hints.txt", "py.typed")
+DATA = ("clusters/eks/*.tf", "clusters/eks/names.json", "pricing/data/*.csv", "importers/field_hints.txt", "py.typed",
+        "web/templates/*.html", "web/static/*.js", "web/static/*.css")  # fmt: skip
 SCRIPT = 'import os\nprint("rank", os.environ["WINDLASS_RANK"], "of", os.environ["WINDLASS_WORLD_SIZE"])\n'
 
 

@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
-    from windlass.actions.api import Run, get, list_runs, make_plan, run, submit
+    from windlass.actions.api import Run, compare, get, list_runs, make_plan, run, submit
     from windlass.diagnose.verdict import Diagnosis, Verdict
     from windlass.errors import (
         EngineError,
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.views.artifacts import CopiedFiles
     from windlass.views.checkpoints import CheckpointView
+    from windlass.views.comparison import Comparison
 
 _HOMES = {
     "Attempt": "windlass.runs.record",
     "CheckpointView": "windlass.views.checkpoints",
+    "Comparison": "windlass.views.comparison",
     "Context": "windlass.runs.context",
     "CopiedFiles": "windlass.views.artifacts",
     "Cost": "windlass.runs.ledger",
@@ -69,6 +71,7 @@ _HOMES = {
     "Status": "windlass.runs.record",
     "Step": "windlass.plan.steps",
     "Verdict": "windlass.diagnose.verdict",
+    "compare": "windlass.actions.api",
     "get": "windlass.actions.api",
     "list_runs": "windlass.actions.api",
     "make_plan": "windlass.actions.api",
@@ -84,6 +87,7 @@ _HOMES = {
 __all__ = [
     "Attempt",
     "CheckpointView",
+    "Comparison",
     "Context",
     "CopiedFiles",
     "Cost",
@@ -113,6 +117,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WindlassError",
+    "compare",
     "get",
     "list_runs",
     "make_plan",

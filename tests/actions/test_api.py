@@ -505,11 +505,11 @@ def test_fake_engine_supports_the_same_calls(context: Context) -> None:
 
 def test_public_names_are_pinned() -> None:
     assert sorted(windlass.__all__) == [
-        "Attempt", "CheckpointView", "Context", "CopiedFiles", "Cost", "Diagnosis", "EngineError", "Event", "Job",
-        "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Note", "Phase", "Plan", "PlanError", "Problem", "RankState",
-        "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped", "Spent", "Status", "Step", "StoreError",
-        "UsageError", "Verdict", "WindlassError", "get", "list_runs", "make_plan", "run",
-        "submit",
+        "Attempt", "CheckpointView", "Comparison", "Context", "CopiedFiles", "Cost", "Diagnosis", "EngineError",
+        "Event", "Job", "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Note", "Phase", "Plan", "PlanError",
+        "Problem", "RankState", "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped", "Spent", "Status",
+        "Step", "StoreError", "UsageError", "Verdict", "WindlassError", "compare", "get", "list_runs", "make_plan",
+        "run", "submit",
     ]  # fmt: skip
     assert all(getattr(windlass, name) is not None for name in windlass.__all__)
     assert set(windlass.__all__) <= set(dir(windlass))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import click
 import pytest
 from tests.cli.conftest import WINDLASS, Call, loaded_by
 
-from windlass.cli.main import COMMANDS, cli
+from windlass.cli.main import COMMANDS, _of_file, cli
 
 
 def rooms(loaded: set[str], *names: str) -> set[str]:
@@ -74,7 +75,7 @@ def test_every_command_has_help_with_a_valid_example(name: str, windlass: Call) 
     command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, click.Group) or "--debug" in said.out
     for line in said.out[said.out.index("Example:") :].splitlines():
-        found = re.match(r" +(?:source <\()?windlass ([a-z]+)(.*)", line)
+        found = re.match(r" +(?:source <\()?windlass ([a-z-]+)(.*)", line)
         if found is None:
             continue
         words = re.split(r"   +|[>)|]", re.sub(r"\$\(.*\)", "RUN", found[2]))[0].split()
@@ -204,7 +205,7 @@ def test_signal_ignored_by_the_caller_stays_ignored(handled: str, name: str) -> 
         (("pods",), "'pods' is not a command\n"),
         (("top",), "'top' is not a command (that is windlass ps --watch)"),
         (("pause",), "'pause' is not a command (that is windlass stop)"),
-        (("metrics",), "'metrics' is not a command (that is windlass status)"),
+        (("progress",), "'progress' is not a command (that is windlass status)"),
         (("train.py",), "'train.py' is not a command (that is windlass run train.py)"),
         (("attach", "digits-7"), "'attach' is not a command (that is windlass logs -f)"),
         (("list",), "'list' is not a command (that is windlass ps)"),
@@ -432,3 +433,9 @@ def test_unusable_home_is_named_in_the_error(words: tuple[str, ...], windlass: C
     assert "WINDLASS_HOME" in said.err
     assert "internal error" not in said.err
     home.unlink()
+
+
+def test_folder_that_cannot_be_copied_is_reported_with_its_first_file() -> None:
+    error = _of_file(shutil.Error([("a/b", "c/b", "[Errno 28] No space left on device"), ("a/d", "c/d", "the same")]))
+    assert error is not None
+    assert error.message == "a/b cannot be copied: [Errno 28] No space left on device"

@@ -43,6 +43,7 @@ from windlass.runs.record import Attempt, RankState, Status, Times
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.views.run import Run, advance_of, run_of
 from windlass.views.verdict import Why
 from windlass.worker.protocol import NodeSpec, RankSpec
@@ -743,3 +744,9 @@ def test_pace_restarts_when_steps_restart() -> None:
         pace.note(Progress.from_json({"step": step, "at": float(step)}))
     assert pace.note(Progress.from_json({"step": 1, "at": 100.0})) is None
     assert pace.note(Progress.from_json({})) is None
+
+
+def test_stopped_service_is_not_offered_to_be_resumed() -> None:
+    run = training(phase=Phase.STOPPED, ended_at=130.0)
+    service = replace(run, about=replace(run.about, labels={SERVICE_LABEL: "deployment"}))
+    assert ("windlass resume" in shown(run), "windlass resume" in shown(service)) == (True, False)

@@ -198,7 +198,7 @@ def view(machine: Machine, run_id: str) -> dict[str, Any]:
     """Returns everything that a machine reports about a run; lines of each rank are in order, those of several ranks
     are not.
     """
-    views = {}
+    views: dict[str, Any] = {}
     for words in (
         ("status", run_id, "--on", "bed", "-o", "json"),
         ("events", run_id, "-o", "json"),
@@ -208,6 +208,7 @@ def view(machine: Machine, run_id: str) -> dict[str, Any]:
         done = machine.windlass(*words)
         views[words[0]] = sorted(done.stdout.splitlines()) if words[0] == "logs" else done.stdout
         assert views[words[0]] or words[0] == "logs", (words, done.stderr)
+        print(f"{machine.home.parent.name}: {' '.join(words)}: exit {done.returncode}: {done.stderr}")
     return views
 
 

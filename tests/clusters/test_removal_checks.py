@@ -15,7 +15,7 @@ from tests.clusters.components.fakecluster import FakeCluster
 from windlass.clusters.aws import Aws
 from windlass.clusters.eks.contents import Contents, contents
 from windlass.clusters.find import ManagedCluster
-from windlass.clusters.removal_checks import find_usage, require_exported, require_idle, training_jobs
+from windlass.clusters.removal_checks import find_usage, require_exported, require_idle, sagemaker_use
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
@@ -43,7 +43,7 @@ def account(size_bytes: int) -> Aws:
 
 def test_active_runs_are_reported() -> None:
     runs = tuple(f"digits-{at} is training" for at in range(7))
-    with pytest.raises(UsageError, match=r"7 runs use vision: digits-0 is training; .*; and 2 more"):
+    with pytest.raises(UsageError, match=r"7 runs or services use vision: digits-0 is training; .*; and 2 more"):
         require_idle(NAMED, runs)
 
 
@@ -124,7 +124,7 @@ def test_state_without_a_cluster_needs_no_query(named: ManagedCluster, context: 
     assert find_usage(named, Contents(efs_ids=("fs-1",)), context).unchecked == ""
 
 
-def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> None:
+def test_jobs_and_endpoints_of_others_with_the_role_of_the_cluster_are_active() -> None:
     arn = "arn:aws:iam::1:role/vision-sagemaker"
     role = {
         "mode": "managed",
@@ -135,17 +135,27 @@ def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> No
     found = contents(state_resources(json.dumps({"version": 4, "resources": [role]})), parse_cluster(TEXT))
     jobs = {"digits-ab12-1": ("InProgress", arn), "old-1": ("Stopping", arn), "theirs": ("InProgress", "another")}
 
-    def pages(StatusEquals: str) -> list[dict[str, Any]]:  # noqa: N803
+    roles = {"digits": arn, "other": "another"}
+
+    def pages(StatusEquals: str = "") -> list[dict[str, Any]]:  # noqa: N803
+        if not StatusEquals:
+            return [{"Endpoints": [{"EndpointName": name}]} for name in roles]
         names = [name for name, (state, _) in jobs.items() if state == StatusEquals]
         return [{"TrainingJobSummaries": [{"TrainingJobName": name}]} for name in names]
 
     client = SimpleNamespace(
         get_paginator=lambda _name: SimpleNamespace(paginate=pages),
         describe_training_job=lambda TrainingJobName: {"RoleArn": jobs[TrainingJobName][1]},  # noqa: N803
+        describe_endpoint=lambda EndpointName: {"EndpointConfigName": EndpointName},  # noqa: N803
+        describe_endpoint_config=lambda EndpointConfigName: {  # noqa: N803
+            "ProductionVariants": [{"ModelName": EndpointConfigName}]
+        },
+        describe_model=lambda ModelName: {"ExecutionRoleArn": roles[ModelName]},  # noqa: N803
     )
     aws: Any = SimpleNamespace(client=lambda _name: client)
-    assert training_jobs(found, aws) == (
+    assert sagemaker_use(found, aws) == (
         "the training job digits-ab12-1 is InProgress",
         "the training job old-1 is Stopping",
+        "the endpoint digits is up",
     )
-    assert training_jobs(Contents(), aws) == ()
+    assert sagemaker_use(Contents(), aws) == ()

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from windlass.actions import serving
 from windlass.code.pack import Packed, pack
 from windlass.code.selection import HOME
 from windlass.errors import UsageError
 from windlass.runs import private
+from windlass.runs.private import service_folder
 from windlass.runs.store import Store
+from windlass.services import known
 
 LIMIT = 1 << 20
 
@@ -159,3 +162,8 @@ def test_only_files_of_a_record_folder_are_excluded() -> None:
 def test_file_named_like_a_record_is_packed_without_the_other_record_files(tmp_path: Path) -> None:
     write(tmp_path / "job", record_dot_db="", train_dot_py="")
     assert names(pack(tmp_path / "job", LIMIT, {})) == ["code/record.db", "code/train.py"]
+
+
+def test_folders_of_services_in_a_home_are_excluded() -> None:
+    """They have tokens, and the files of models."""
+    assert {known.FOLDER, serving.FOLDER, service_folder(Path("home"), "run").parent.name} <= HOME

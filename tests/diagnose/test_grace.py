@@ -15,6 +15,7 @@ from windlass.diagnose.verdict import Verdict
 from windlass.plan.plan import NO_PLAN
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
+from windlass.spec.labels import SERVICE_LABEL
 
 OVER = (
     "warning",
@@ -62,3 +63,12 @@ def test_a_rank_that_ended_in_time_or_waits_for_others_is_not_helped_by_grace() 
 def test_more_grace_is_no_fix_for_a_rank_that_ignores_the_signal() -> None:
     fix = "let the script exit on SIGTERM, which it ignores (SIG_IGN): more grace does not help"
     assert ended(*STOP, (OVER[0], {**OVER[1], "fix": fix})).fix.startswith(f"{fix}; windlass resume r-1")
+
+
+def test_a_service_that_ended_at_its_time_limit_is_not_to_be_resumed() -> None:
+    begun: list[tuple[str, dict[str, Any]]] = [("rank", {"rank": 0, "pid": 7}), ("shutdown", {"reason": "timeout"})]
+    case = seen(Phase.FAILED, ranks=[KILLED], more=begun, exit_code=TIMEOUT_EXIT_CODE, cause={"summary": "timeout"})
+    about = replace(case.status.about, labels={SERVICE_LABEL: "deployment"})
+    verdict = diagnose(replace(case, status=replace(case.status, about=about))).verdict
+    assert (verdict.code, verdict.summary) == ("timeout", "the service has ended at its time limit")
+    assert verdict.fix == "nothing to fix: windlass deploy starts another, and --for TIME sets a longer limit"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.deployment_manifests import KSERVE, PORT
 from windlass.engines.kubernetes.objects.helper_manifests import read_job
 from windlass.engines.kubernetes.objects.kinds import PLURALS
 from windlass.engines.kubernetes.objects.pod_template import pod_template, target_shape
@@ -22,7 +23,7 @@ from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "concepts" / "cluster-objects.md").read_text()
-EVERY_GROUP = frozenset((*(way.api for way in WORKLOADS.values()), "kueue.x-k8s.io/v1beta1"))
+EVERY_GROUP = frozenset((*(way.api for way in WORKLOADS.values()), "kueue.x-k8s.io/v1beta1", KSERVE))
 
 
 def section(title: str) -> str:
@@ -57,13 +58,13 @@ def test_every_kind_that_a_user_may_create_is_among_the_objects() -> None:
         for right in rbac.useful(EVERY_GROUP)
         if right.verb == "create" and "/" not in right.resource
     }
-    objects = section("Objects of a run")
+    objects = section("Objects of a run") + section("Objects of a deployment")
     assert {kind for kind in created if not re.search(rf"\b{kind}s?\b", objects)} == set()
 
 
 def test_every_port_is_there() -> None:
     ports = section("Ports")
-    for port in (layout.ORDERS_PORT, layout.MASTER_PORT, mpijob.SSH_PORT):
+    for port in (layout.ORDERS_PORT, layout.MASTER_PORT, mpijob.SSH_PORT, PORT):
         assert f"| {port} |" in ports
 
 

@@ -21,6 +21,7 @@ WRITTEN = [
 
 # Options of torchrun and other launchers, of kubectl and pip, of scripts and benchmarks in examples.
 FOREIGN_OPTIONS = frozenset({
+    "--ready-file",  # of python -m windlass.serving
     "--backend", "--checkpoint-format", "--ckpt-path", "--config_file", "--cpu", "--delete-emptydir-data",
     "--devices", "--epochs", "--gpu", "--gradient_accumulation_steps", "--hostfile", "--init_from", "--kills",
     "--backbone-sha256", "--local-rank", "--lr", "--mirror", "--url",

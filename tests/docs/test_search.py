@@ -36,7 +36,7 @@ SEARCHES = {
     "resume training": "guides/resume-a-run",
     "out of memory": "guides/troubleshooting",
     "compare runs": "guides/keep-track-of-runs",
-    "where is my model": "guides/troubleshooting",
+    "where is my model": "guides/results-of-a-script",
     "notify when done": "guides/keep-track-of-runs",
     "see logs": "guides/read-logs",
     "async": "guides/use-from-python",

@@ -43,7 +43,6 @@ def windlass_run(name: str) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-@pytest.mark.nightly  # CI trains the digits by mpirun with Horovod, and has a script that finds its ranks by MPI
 def test_mpi_digits_reach_97_percent(tmp_path: Path) -> None:
     assert accuracy(windlass_run("03-mpi-digits"), tmp_path, 4) >= 97
 
@@ -60,7 +59,8 @@ def test_mpi_digits_reach_97_percent_under_bare_mpirun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2500)  # the first time Horovod is built
+@pytest.mark.nightly  # the first time Horovod is built, for ten minutes of both cores; CI has mpirun with mpi4py
+@pytest.mark.timeout(2500)
 class TestHorovod:
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -71,7 +71,6 @@ class TestHorovod:
     def test_horovod_digits_reach_97_percent(self, tmp_path: Path) -> None:
         assert accuracy(windlass_run("04-horovod-digits"), tmp_path, 2) >= 97
 
-    @pytest.mark.nightly
     def test_horovod_digits_reach_97_percent_under_horovodrun(self, tmp_path: Path) -> None:
         script = str(EXAMPLES / "04-horovod-digits" / "train.py")
         command = [str(HOROVOD / "horovodrun"), "--mpi", "-np", "2", str(HOROVOD / "python"), script]

@@ -37,18 +37,25 @@ class Account:
         self.locked_secrets: set[str] = set()
         """Those that the role may not read."""
 
-    def require(self, service: str, operation: str, body: Mapping[str, Any], region: str) -> None:
-        """Raises NotThere with AWS's error for a call that the caller's policy does not allow."""
+    def require(
+        self, service: str, operation: str, body: Mapping[str, Any], region: str, resource: str | None = None
+    ) -> None:
+        """Raises NotThere with AWS's error for a call that the caller's policy does not allow on a `resource`."""
         there = f"{region}:{self.number}"
         jobs = f"arn:aws:sagemaker:{there}:training-job/{body.get('TrainingJobName', '')}"
         group = f"arn:aws:logs:{there}:log-group:{body.get('logGroupName', '')}:log-stream:"
-        resource = {"sagemaker": "*" if operation == "Search" else jobs, "logs": group}.get(service)
+        resource = resource or {"sagemaker": "*" if operation == "Search" else jobs, "logs": group}.get(service)
         asked = [] if resource is None else [(f"{service}:{operation}", resource)]
         if operation == "CreateTrainingJob":
             asked += [("iam:PassRole", body["RoleArn"]), *([("sagemaker:AddTags", jobs)] if body.get("Tags") else [])]
+        passed = "scheduler" if service == "scheduler" else "sagemaker"
+        if role := body.get("ExecutionRoleArn") or body.get("Target", {}).get("RoleArn"):
+            asked.append(("iam:PassRole", role))
+        if service == "sagemaker" and body.get("Tags") and operation != "CreateTrainingJob":
+            asked.append(("sagemaker:AddTags", resource or ""))
         policy = self.policies.get(self.caller, {"Statement": []})
         for action, on in asked:
-            if self.caller and not _allows(policy, action, on, {"iam:PassedToService": ["sagemaker.amazonaws.com"]}):
+            if self.caller and not allows(policy, action, on, {"iam:PassedToService": [f"{passed}.amazonaws.com"]}):
                 words = f"User: {self.caller} is not authorized to perform: {action} on resource: {on}"
                 raise NotThere("AccessDeniedException", words)
 
@@ -57,17 +64,29 @@ class Account:
 
         Properties that a test does not set are not checked.
         """
-        role, image = str(body["RoleArn"]), str(body["AlgorithmSpecification"]["TrainingImage"])
+        self.admit_role(body["RoleArn"])
+        self.admit_image(body["AlgorithmSpecification"]["TrainingImage"])
+        kind, count = body["ResourceConfig"]["InstanceType"], body["ResourceConfig"]["InstanceCount"]
+        self.admit_instances(
+            f"{kind} for {'spot ' if body.get('EnableManagedSpotTraining') else ''}training job usage", count
+        )
+
+    def admit_role(self, role: str) -> None:
+        """Raises NotThere with AWS's error for a role that SageMaker cannot assume."""
         if self.roles and not _trusts_sagemaker(self.roles.get(role.rpartition("/")[2])):
             raise NotThere(
                 "ValidationException",
                 f"Could not assume role {role}. Please ensure that the role exists "
                 "and allows principal 'sagemaker.amazonaws.com' to assume the role.",
             )
+
+    def admit_image(self, image: str) -> None:
+        """Raises NotThere with AWS's error for an image that does not exist."""
         if self.images and image.rpartition("/")[2] not in self.images:
             raise NotThere("ValidationException", f"Requested image {image} not found.")
-        kind, count = body["ResourceConfig"]["InstanceType"], body["ResourceConfig"]["InstanceCount"]
-        use = f"{kind} for {'spot ' if body.get('EnableManagedSpotTraining') else ''}training job usage"
+
+    def admit_instances(self, use: str, count: int) -> None:
+        """Raises NotThere with AWS's error for more instances than the quota `use` has."""
         limit = int(self.quotas.get(use, 0))
         if self.quotas and count > limit:
             raise NotThere(
@@ -106,7 +125,7 @@ class Account:
             {
                 "EvalActionName": action,
                 "EvalResourceName": resource,
-                "EvalDecision": "allowed" if _allows(policy, action, resource, context) else "implicitDeny",
+                "EvalDecision": "allowed" if allows(policy, action, resource, context) else "implicitDeny",
             }
             for action in body["ActionNames"]
             for resource in body["ResourceArns"]
@@ -136,7 +155,7 @@ def _trusts_sagemaker(document: Mapping[str, Any] | None) -> bool:
     )
 
 
-def _allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapping[str, list[str]]) -> bool:
+def allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapping[str, list[str]]) -> bool:
     for one in policy["Statement"]:
         equal = one.get("Condition", {}).get("StringEquals", {})
         like = one.get("Condition", {}).get("StringLike", {})

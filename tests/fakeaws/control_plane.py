@@ -21,6 +21,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 from tests.fakeaws.account import Account, NotThere
 from tests.fakeaws.handler import AwsError, Handler
+from tests.fakeaws.hosting import Hosting
 from tests.helpers.ports import quiet_port
 
 from windlass.engines.sagemaker.service import Absent, Refused
@@ -36,6 +37,9 @@ ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL_IAM",
     "AWS_ENDPOINT_URL_SERVICE_QUOTAS",
     "AWS_ENDPOINT_URL_ECR",
+    "AWS_ENDPOINT_URL_SCHEDULER",
+    "AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME",
+    "AWS_ENDPOINT_URL_CLOUDWATCH",
 )
 CAPACITY: Final = (
     "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
@@ -50,6 +54,7 @@ class ControlPlane:
         """Jobs are stored below `home`; containers get the S3 settings in `environ`."""
         self.home = home
         self.account = Account(ACCOUNT)
+        self.hosting = Hosting(self.account, REGION)
         self._environ, self._options = environ, twin
         self.twin = Twin(home, environ, **twin)
         self.calls: Counter[str] = Counter()
@@ -116,30 +121,50 @@ class ControlPlane:
 
     def answer(self, service: str, operation: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the response of a call. Raises AwsError."""
-        self.calls[operation] += 1
-        self.on_call(operation)
-        if self.is_login_expired:
-            raise AwsError("ExpiredTokenException", "The security token included in the request is expired")
-        if self.errors.get(operation):
-            raise self.errors[operation].popleft()
-        carry_out = getattr(self, f"_{operation}", None) or getattr(self.account, f"_{operation}", None)
+        self._receive(operation)
+        parts = (self, self.account, self.hosting)
+        carry_out = next((call for one in parts if (call := getattr(one, f"_{operation}", None))), None)
         if carry_out is None:
             raise AwsError("UnknownOperationException", operation)
         if wrong := _problems(service, operation, "input_shape", body):
             raise AwsError("ValidationException", wrong)
         try:
-            self.account.require(service, operation, body, REGION)
+            resource = self.hosting.resource(operation, body) if hasattr(self.hosting, f"_{operation}") else None
+            self.account.require(service, operation, body, REGION, resource)
+            self.hosting.settle()
             found: dict[str, Any] = carry_out(body)
         except Refused as error:
             raise AwsError(error.code, error.message) from error
         except NotThere as error:
             raise AwsError(*error.args) from error
         shape = _operation(service, operation).output_shape
-        found = {name: value for name, value in found.items() if shape is not None and name in shape.members}
+        found = {} if shape is None else _known(found, shape)
         wrong = _problems(service, operation, "output_shape", _timed(found))
         assert not wrong, wrong
         self.on_answer(operation)
         return found
+
+    def invoke(self, endpoint: str, body: bytes, content_type: str, accept: str) -> tuple[int, str, bytes]:
+        """Returns status, content type and body of InvokeEndpoint. Raises AwsError."""
+        self._receive("InvokeEndpoint")
+        named = {"EndpointName": endpoint}
+        try:
+            resource = self.hosting.resource("InvokeEndpoint", named)
+            self.account.require("sagemaker", "InvokeEndpoint", named, REGION, resource)
+        except NotThere as error:
+            raise AwsError(*error.args) from error
+        found = self.hosting.invoke(endpoint, body, content_type, accept)
+        self.on_answer("InvokeEndpoint")
+        return found
+
+    def _receive(self, operation: str) -> None:
+        """Counts a call, and raises the error with which it is answered, if any."""
+        self.calls[operation] += 1
+        self.on_call(operation)
+        if self.is_login_expired:
+            raise AwsError("ExpiredTokenException", "The security token included in the request is expired")
+        if self.errors.get(operation):
+            raise self.errors[operation].popleft()
 
     # -- SageMaker ----------------------------------------------------------------------------------------------------
 
@@ -223,6 +248,8 @@ class ControlPlane:
     # -- CloudWatch Logs ----------------------------------------------------------------------------------------------
 
     def _DescribeLogStreams(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if (endpoint := self._endpoint_of(body)) is not None:
+            return {"logStreams": [{"logStreamName": f"model/{endpoint}"}]}
         self._require_group(body)
         name, _, _ = body.get("logStreamNamePrefix", "").partition("/")
         if name in self.never_started or name in self.waiting:
@@ -233,6 +260,8 @@ class ControlPlane:
             return {"logStreams": []}
 
     def _GetLogEvents(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if (endpoint := self._endpoint_of(body)) is not None:
+            return {"events": [{"timestamp": 0, "message": line} for line in self.hosting.logs[endpoint]]}
         self._require_group(body)
         token = body.get("nextToken", "")
         if not self.has_logs:
@@ -242,6 +271,11 @@ class ControlPlane:
         now = int(time.time() * 1000)
         events = [{"timestamp": at, "message": text, "ingestionTime": now} for at, text in page.lines]
         return {"events": events, "nextForwardToken": f"f/{page.token}", "nextBackwardToken": "b/0"}
+
+    def _endpoint_of(self, body: Mapping[str, Any]) -> str | None:
+        """Returns the endpoint whose log group a request names; None for other and missing groups."""
+        name = body["logGroupName"].removeprefix("/aws/sagemaker/Endpoints/")
+        return name if name in self.hosting.logs else None
 
     def _require_group(self, body: Mapping[str, Any]) -> None:
         if body["logGroupName"] != GROUP:
@@ -278,10 +312,19 @@ def _problems(service: str, operation: str, side: str, body: Mapping[str, Any]) 
     return "" if shape is None else str(ParamValidator().validate(dict(body), shape).generate_report())
 
 
+def _known(value: Any, shape: Any) -> Any:
+    """Returns a response without the fields that its shape lacks, in which emulated services keep their own facts."""
+    if shape.type_name == "structure":
+        return {name: _known(one, shape.members[name]) for name, one in value.items() if name in shape.members}
+    return [_known(one, shape.member) for one in value] if shape.type_name == "list" else value
+
+
 def _timed(value: Any, name: str = "") -> Any:
     """Converts numbers to the timestamps that the service model requires; on the wire they are numbers."""
     if isinstance(value, Mapping):
         return {key: _timed(one, key) for key, one in value.items()}
+    if name == "Timestamps":
+        return [datetime.fromtimestamp(one, UTC) for one in value]
     if isinstance(value, list):
         return [_timed(one) for one in value]
     if name == "CreateDate":

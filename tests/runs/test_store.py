@@ -40,8 +40,9 @@ from windlass.worker.values import Value
 BIRTH = 1_700_000_000.0
 
 
-def begin(store: Store, run_id: str, at: float = BIRTH) -> RunWriter:
-    return store.create(run_id, name="digits", target="local", output_dir="/o", plan='{"engine":"local"}', time=at)
+def begin(store: Store, run_id: str, at: float = BIRTH, **more: Any) -> RunWriter:
+    plan = '{"engine":"local"}'
+    return store.create(run_id, name="digits", target="local", output_dir="/o", plan=plan, time=at, **more)
 
 
 @pytest.fixture
@@ -182,6 +183,15 @@ def test_the_name_of_a_job_stands_for_its_newest_run(store: Store) -> None:
         store.find("digits-big-")
     with pytest.raises(NoSuchRun, match="several runs begin with 'digit': digits-big-ccccc, "):
         store.find("digit")
+
+
+def test_run_of_a_service_is_found_by_its_id_and_is_no_newest_run(store: Store) -> None:
+    begin(store, "digits-aaaaa").close()
+    begin(store, "notebook-ccccc", BIRTH + 1, labels={"windlass.dev/service": "notebook"}).close()
+    begin(store, "digits-bbbbb", BIRTH + 2, labels={"windlass.dev/service": "deployment"}).close()
+    assert store.find() == store.find("digits") == "digits-aaaaa"
+    assert store.find("digits-bbbbb") == store.find("digits-b") == "digits-bbbbb"
+    assert store.find("notebook") == "notebook-ccccc"
 
 
 NEVER_IDS = [

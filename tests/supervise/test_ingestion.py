@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.clock import START
-from tests.supervise.fakes import FakeNode, FakeRun
+from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
 
+from windlass.runs.metrics import read_metrics
 from windlass.runs.node_events import StageReached
 from windlass.runs.phase import Phase
 from windlass.supervise.ingestion import EventIngestion, RunProgress
@@ -128,3 +129,28 @@ def test_a_new_attempt_leaves_the_progress_of_the_one_before_as_it_was_given_to_
     ingestion.ingestion.save_progress()
     ingestion.progress.begin()
     assert [one.get("step") for one in given] == [798]
+
+
+def test_a_supervisor_that_reads_all_events_again_adds_each_point_once(make_run: Callable[..., FakeRun]) -> None:
+    run = make_run(outlives=True)
+
+    def reports(num_events: int) -> Callable[[FakeAttempt], None]:
+        def script(attempt: FakeAttempt) -> None:
+            attempt.nodes[0].begin()
+            for seq in range(1, num_events + 1):
+                batch = {"rank": 0, "source": "report", "name": "loss", "steps": [seq], "times": [seq], "values": [0.5]}
+                attempt.nodes[0].report("metrics", seq=seq, series=[batch])
+
+        return script
+
+    run.clock.at(1, lambda: setattr(run.backend, "lost_to_another", True))
+    run.run(reports(3))
+    [loss] = read_metrics(run.dir / "metrics.jsonl")
+    assert loss.steps == (1, 2, 3)
+    assert not run.status.phase.is_terminal
+    run.backend.lost_to_another = False
+    run.clock.at(1, lambda: run.node.end(0))
+    run.run(reports(5))
+    [loss] = read_metrics(run.dir / "metrics.jsonl")
+    assert len(run.backend.attempts) == 2
+    assert (loss.steps, loss.attempts) == ((1, 2, 3, 4, 5), (1,) * 5)

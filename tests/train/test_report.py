@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class Loss:
     """Loss on a GPU: converting it waits for the device, so conversions are counted."""
 
     shape = ()
+    device = "gpu:0"
 
     def __init__(self, value: float = 0.5) -> None:
         self.value = value
@@ -42,15 +44,30 @@ class Bench:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         self.reporter = Reporter(lambda: self.now, environ, self.write_fd)
+        self.series: list[dict[str, Any]] = []
+        """Series of all lines."""
 
     def report(self, step: Any = None, **arguments: Any) -> list[dict[str, Any]]:
-        """Reports, and returns the lines that were written."""
+        """Reports, and returns the lines that were written, without series."""
         self.reporter.report(step, **arguments)
+        return self.read()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the lines that were written, without series and without those that have nothing else."""
         try:
-            data = os.read(self.read_fd, 1 << 16)
+            data = os.read(self.read_fd, 1 << 20)
         except BlockingIOError:
             return []
-        return [json.loads(line.removeprefix(b"::windlass ")) for line in data.splitlines()]
+        lines = data.splitlines(keepends=True)
+        assert max(map(len, lines)) <= MAX_LINE_BYTES
+        found = [json.loads(line.removeprefix(b"::windlass ")) for line in lines]
+        self.series += [line.pop("series") for line in found if "series" in line]
+        return [line for line in found if line]
+
+    def points(self, name: str) -> list[tuple[Any, Any]]:
+        """Returns step and value of each point of a metric that was written."""
+        having = [one for one in self.series if name in one["values"]]
+        return [point for one in having for point in zip(one["steps"], one["values"][name], strict=True)]
 
 
 @pytest.fixture
@@ -102,11 +119,14 @@ def test_at_most_ten_lines_per_second_are_written(bench: Bench) -> None:
 
 def test_a_loss_is_converted_only_for_the_lines_that_are_written(bench: Bench) -> None:
     losses = [Loss() for _ in range(1000)]
-    num_lines = 0
     for step, loss in enumerate(losses):
-        num_lines += len(bench.report(step, loss=loss))
+        num_waits = sum(each.num_waits for each in losses)
+        lines = bench.report(step, loss=loss)
+        assert lines or sum(each.num_waits for each in losses) == num_waits
         bench.now += 0.001
-    assert sum(loss.num_waits for loss in losses) == num_lines
+    bench.reporter.report_last()
+    bench.read()
+    assert [loss.num_waits for loss in losses] == [1] * 1000
 
 
 def test_last_finite_loss_is_written_before_the_first_nan(bench: Bench) -> None:
@@ -179,6 +199,123 @@ def test_steps_that_restart_have_no_rate(bench: Bench) -> None:
 
 def test_empty_report_writes_nothing(bench: Bench) -> None:
     assert bench.report() == []
+
+
+# ---------------------------------------------------------------- values of all calls
+
+
+def test_every_value_is_written_with_its_step(bench: Bench) -> None:
+    for step in range(1, 201):
+        bench.report(step, total=200, loss=step / 2, **({"acc": step} if step % 50 == 0 else {}))
+        bench.now += 0.001
+    assert bench.points("loss") == [(step, step / 2) for step in range(1, 201)]
+    assert bench.points("acc") == [(step, step) for step in (50, 100, 150, 200)]
+
+
+def test_values_of_a_very_fast_script_are_thinned_to_their_extremes(bench: Bench) -> None:
+    odd = {1000: 9.5, 2000: -9.5, 500: float("nan")}
+    for step in range(3000):
+        bench.report(step, acc=odd.get(step, 0.5))
+    assert bench.points("acc") == [(0, 0.5)]
+    bench.reporter.report_last()
+    bench.read()
+    values = [value for _, value in bench.points("acc")]
+    assert {9.5, -9.5, "nan"} <= set(values)
+    assert len(values) <= 250
+
+
+def test_buffer_is_written_before_it_is_too_long(bench: Bench) -> None:
+    for step in range(10_000):
+        bench.report(step, loss=0.5)
+    assert bench.points("loss")[-1][0] >= 8_000
+
+
+def test_many_long_names_are_written_in_several_lines(bench: Bench) -> None:
+    bench.report(1, **{f"{'n' * 70}{number}": 1.5 for number in range(64)})
+    assert [len(one["values"]) < 64 for one in bench.series] == [True] * len(bench.series)
+    assert sum(len(one["values"]) for one in bench.series) == 64
+
+
+@pytest.mark.parametrize(("world_size", "num_points"), [("16", 2), ("17", 0)])
+def test_rank_1_writes_its_values_in_jobs_of_few_ranks(world_size: str, num_points: int) -> None:
+    bench = Bench(WINDLASS_RUN_ID="digits-1", RANK="1", WORLD_SIZE=world_size)
+    assert bench.report(1, loss=1) == [{"step": 1, "loss": 1}]
+    bench.report(2, loss=1)
+    bench.reporter.report_last()
+    bench.read()
+    assert len(bench.points("loss")) == num_points
+
+
+def test_values_have_the_steps_that_a_checkpoint_counts(bench: Bench) -> None:
+    bench.reporter.count(60)
+    bench.report(3, loss=1)
+    bench.report(loss=2)
+    bench.reporter.report_last()
+    bench.read()
+    assert bench.points("loss") == [(60, 1), (60, 2)]
+
+
+def test_tensors_on_a_gpu_are_copied_at_the_call_and_fetched_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+
+    class Device:
+        type = "cuda"
+
+    class Tensor:
+        shape, dtype, device, is_cpu = (), "float32", Device(), False
+
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def detach(self) -> Tensor:
+            return self
+
+        def clone(self) -> Tensor:
+            return Tensor(self.value)
+
+        def reshape(self, shape: tuple[()]) -> Tensor:
+            return self
+
+        def item(self) -> float:
+            waits.append(1)
+            return self.value
+
+    class Stack:
+        def __init__(self, tensors: list[Tensor]) -> None:
+            self.tensors = tensors
+
+        def tolist(self) -> list[float]:
+            waits.append(len(self.tensors))
+            return [tensor.value for tensor in self.tensors]
+
+    class Hung:
+        def query(self) -> bool:
+            return False
+
+    fake = ModuleType("torch")
+    cuda = SimpleNamespace(current_stream=lambda device: Hung())
+    for name, value in {"Tensor": Tensor, "stack": Stack, "cuda": cuda}.items():
+        setattr(fake, name, value)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    bench.report(0, loss=Tensor(0.0))
+    waits.clear()
+    running = Tensor(1.0)
+    for step in range(1, 50):
+        running.value = float(step)
+        assert bench.report(step, loss=running, norm=Tensor(2.0)) == []
+    assert waits == []
+    bench.now += 1
+    running.value = 50.0
+    bench.report(50, loss=running)
+    assert waits == [99]
+    assert bench.points("loss") == [(step, float(step)) for step in range(51)]
+    bench.report(51, loss=running)
+    bench.reporter.report_last()  # the GPU waits for other ranks
+    bench.read()
+    assert waits == [99]
+    assert len(bench.points("loss")) == 51
 
 
 # ---------------------------------------------------------------- numbers
@@ -287,7 +424,7 @@ def test_only_rank_0_prints_without_windlass() -> None:
 
 def test_under_windlass_every_rank_writes() -> None:
     done = run_script(REPORT_ONCE, RANK="1", WINDLASS_RUN_ID="digits-1")
-    assert done.stdout == '::windlass {"step": 1, "total": 2, "loss": 0.5}\n'
+    assert done.stdout.startswith('::windlass {"step": 1, "total": 2, "loss": 0.5, "series": {')
 
 
 def test_buffered_output_is_written_before_the_line() -> None:
@@ -347,7 +484,7 @@ def test_report_works_if_only_report_and_worker_are_copied(tmp_path: Path) -> No
     done = run_script(code, path=tmp_path, WINDLASS_RUN_ID="digits-1")
     assert done.stdout.splitlines() == [
         '::windlass {"step": 1}',
-        "['windlass', 'windlass.train', 'windlass.train.report', 'windlass.train.stream']",
+        "['windlass', 'windlass.train', 'windlass.train.report', 'windlass.train.series', 'windlass.train.stream']",
     ], done.stderr
 
 

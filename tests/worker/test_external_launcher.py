@@ -36,7 +36,8 @@ WAITS_FOR_THE_CHILD = """
 import os, time
 folder = os.environ["FOLDER"]
 open(os.path.join(folder, "started-" + os.environ["INDEX"]), "w")
-while "speaks" not in open(os.path.join(folder, "rank-0.log")).read():
+log = os.path.join(folder, "rank-0.log")
+while not os.path.exists(log) or "speaks" not in open(log).read():  # rank 1 may run before rank 0 has a log
     time.sleep(0.01)
 """
 

@@ -13,7 +13,11 @@ import pytest
 from tests.helpers.disk import fill, small_disk
 from tests.helpers.until import until
 
-from windlass.worker.protocol import NodeSpec, RankSpec
+from windlass.worker.event_log import EventLog
+from windlass.worker.output_events import OutputEvents
+from windlass.worker.protocol import NodeEnded, NodeSpec, NodeWarning, RankSpec
+from windlass.worker.ranks import Ranks
+from windlass.worker.reserve import Reserve
 
 NODE = """
 import json, sys
@@ -65,6 +69,27 @@ def test_node_that_cannot_write_its_end_exits_on_immediate_stop(disk: Path, tmp_
     node.communicate(timeout=100)
     assert node.returncode == 0
     assert (disk / "node-0.events").read_text() == ""
+
+
+@pytest.mark.parametrize("has_space", [False, True])
+def test_points_of_metrics_are_lost_at_the_end_if_the_disk_is_full(tmp_path: Path, *, has_space: bool) -> None:
+    class Disk(Reserve):
+        def has_space(self) -> bool:
+            return has_space
+
+    rank = RankSpec(0, 0, ("true",), {})
+    spec = NodeSpec(0, "", sys.executable, str(tmp_path), {}, (rank,), 1.0, folder=str(tmp_path))
+    events = EventLog(spec.path("events"), Disk(str(tmp_path / "reserve"), 1, is_shared=False), None, None)
+    output = OutputEvents(spec, events, Ranks(1.0), are_logs_read=True)
+    events.add(NodeWarning(1.0, "waits"))
+    for name in range(30):
+        for step in range(200):  # more than one event
+            output.metrics.add(0, "report", f"metric/{name}", step, 1.0, 0.5)
+    output.report_metrics(at_end=True)
+    events.add(NodeEnded(2.0, (), "itself"))  # urgent: written with all that waits
+    kinds = [json.loads(line)["kind"] for line in Path(spec.path("events")).read_text().splitlines()]
+    assert (kinds[0], kinds[-1]) == ("warning", "end")
+    assert kinds.count("metrics") > 1 if has_space else len(kinds) == 2
 
 
 def children(pid: int) -> list[str]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from windlass.worker import loss_tracking, progress, training_start, trainlogs
+from windlass.worker.log_points import LINES_PER_SECOND
 from windlass.worker.progress import Recogniser
 from windlass.worker.trainlogs import recognise
 
@@ -417,3 +418,96 @@ def test_progress_needs_only_the_standard_library(module: ModuleType) -> None:
     script += "print(Recogniser().feed(b'step=4 loss=0.5\\n'))"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "{'step': 4, 'loss': 0.5}\n"
+
+
+# ---------------------------------------------------------------- points of metrics
+
+
+def points(*chunks: str, pattern: str | None = None, at: float = 5.0) -> list[tuple[Any, ...]]:
+    """Returns source, name, step, time and value of each point in the chunks."""
+    recogniser = Recogniser(pattern)
+    for chunk in chunks:
+        recogniser.feed(chunk.encode(), at)
+    return [*recogniser.points]
+
+
+def series(**fields: Any) -> str:
+    return f"::windlass {json.dumps({'series': fields})}\n"
+
+
+def test_each_printed_line_of_a_chunk_is_a_point() -> None:
+    lines = "".join(f"step {step} loss {step}.5 acc: 0.{step}\n" for step in range(1, 6))
+    found = points(lines)
+    assert [one for one in found if one[1] == "loss"] == [("log", "loss", n, 5.0, n + 0.5) for n in range(1, 6)]
+    assert [one[2:] for one in found if one[1] == "acc"] == [(n, 5.0, n / 10) for n in range(1, 6)]
+
+
+def test_steps_that_begin_anew_in_each_epoch_go_on_in_the_points() -> None:
+    bars = [f"\r{step}/3 ━━━━━━ 3s 12ms/step - loss: 0.{step}" for step in (1, 2, 3)]
+    found = points("Epoch 1/2\n", *bars, "\nEpoch 2/2\n", *bars, "\n")
+    assert [one[2] for one in found] == [1, 2, 3, 4, 5, 6]
+    lines = [f"epoch {epoch} step {step} loss 0.5\n" for epoch in (0, 1) for step in (10, 20, 30)]
+    assert [one[2] for one in points(*lines)] == [10, 20, 30, 40, 50, 60]
+
+
+def test_a_line_without_a_step_has_that_of_the_bar_of_training() -> None:
+    found = points(
+        "\r 10%|#   | 10/100 [00:01<00:09, 9.00it/s]",
+        "\n{'loss': 0.5, 'epoch': 0.1}\n",
+        "\r 50%|##  | 5/10 [00:01<00:09, 9.00it/s]",
+        "\n{'eval_loss': 0.4, 'epoch': 0.1}\n",
+    )
+    assert [(one[1], one[2], one[4]) for one in found] == [("loss", 10, 0.5), ("eval_loss", 10, 0.4)]
+    assert points("{'loss': 0.5, 'epoch': 0.25}\n")[0][2] == 0.25
+
+
+def test_a_bar_that_is_drawn_again_has_no_second_point() -> None:
+    bar = "\r 10%|#   | 10/100 [00:01<00:09, 9.00it/s, loss=0.5]"
+    assert len(points(bar, bar, bar + "\n")) == 1
+
+
+def test_own_pattern_has_a_point_for_each_line() -> None:
+    found = points("it=3 l=0.25\nit=4 l=0.125\nstep 9 loss 9\n", pattern=r"it=(?P<step>\d+) l=(?P<loss>[\d.]+)")
+    assert [one[2:] for one in found] == [(3, 5.0, 0.25), (4, 5.0, 0.125)]
+
+
+def test_points_of_series_replace_printed_ones_of_the_same_metric() -> None:
+    reported = series(at=100.0, ms=[0, 50], steps=[7, 8], values={"loss": [0.5, "nan"]})
+    found = points(reported + "step 8 loss 0.4 acc: 0.9\n")
+    assert found == [
+        ("report", "loss", 7, 100.0, 0.5),
+        ("report", "loss", 8, 100.05, "nan"),
+        ("log", "acc", 8, 5.0, 0.9),
+    ]
+
+
+def test_damaged_series_have_no_points() -> None:
+    good = {"at": 1.0, "ms": [0], "steps": [1], "values": {"loss": [0.5]}}
+    damaged: list[dict[str, Any]] = [
+        {"at": "1"}, {"at": None}, {"at": float("nan")}, {"at": 10**400}, {"ms": [0, 1]}, {"ms": 3}, {"ms": ["x"]},
+        {"steps": ["nan"]}, {"steps": [10**400]}, {"values": [1]}, {"values": {"loss": 3}}, {"values": {"loss": [[]]}},
+        {"values": {"loss": ["abc"]}}, {"values": {"loss": [10**400]}},
+    ]  # fmt: skip
+    assert points(*(series(**{**good, **bad}) for bad in damaged)) == []
+    assert points('::windlass {"series": 3}\n') == []
+    assert len(points(series(**good))) == 1
+
+
+def test_number_of_points_between_two_reads_is_bounded() -> None:
+    one = series(at=1.0, ms=[0] * 500, steps=[1] * 500, values={"loss": [1] * 500})
+    assert len(points(one * 100)) == 20_000
+
+
+def test_a_rank_that_prints_very_many_lines_has_points_of_the_newest_ones() -> None:
+    """Reading a line costs more than printing it: the node must not fall behind."""
+    recogniser = Recogniser()
+    chunks = [b"".join(b"step %d loss 0.%d\n" % (20 * n + k, k) for k in range(20)) for n in range(100)]
+    for chunk in chunks[:50]:
+        assert recogniser.feed(chunk, 7.0) is not None
+    steps = {point[2] for point in recogniser.points}
+    assert LINES_PER_SECOND <= len(steps) < LINES_PER_SECOND + 100
+    assert {20 * n + 19 for n in range(50)} <= steps
+    recogniser.points.clear()
+    for at, chunk in enumerate(chunks[50:]):
+        recogniser.feed(chunk, 8.0 + at / 10)
+    assert len(recogniser.points) == 50 * 20

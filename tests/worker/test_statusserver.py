@@ -266,3 +266,19 @@ def test_bar_with_another_total_belongs_to_an_evaluation(tmp_path: Path) -> None
     log.keep(b"\n 51%|#####     | 204/400 [00:05<00:05, 41.0it/s]\r", 0)
     assert log.progress == {"step": 204, "total": 400, "rate": 41, "phase": "training"}
     log.close()
+
+
+def test_posted_values_are_points_unless_the_rank_prints_them(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path), 0, None)
+    log.report({"step": 3, "total": 9, "loss": 0.5, "metrics": {"lr": 0.1}})
+    log.keep(b"step 4 loss 0.25\n", 5 * 10**9)
+    log.report({"step": 4, "loss": 0.3, "metrics": {"lr": 0.2}})
+    points = log.take_points()
+    assert [point[:3] + point[4:] for point in points] == [
+        ("log", "loss", 3, 0.5),
+        ("log", "lr", 3, 0.1),
+        ("log", "loss", 4, 0.25),
+        ("log", "lr", 4, 0.2),
+    ]
+    assert log.take_points() == []
+    log.close()

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.views.artifacts import CopiedFiles
     from windlass.views.checkpoints import CheckpointView
+    from windlass.views.comparison import Comparison
 
 AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 
@@ -312,6 +313,26 @@ class Run:
             plan = engine.store.plan(self.id)  # raises NoSuchRun for a removed run
             return fold_ledger(engine.store.events(self.id), time.time(), plan.num_spares)
 
+    def metrics(
+        self, *names: str, source: str | None = None, rank: int | None = None, every: bool = False
+    ) -> dict[str, list[str | float | int | None]]:
+        """Returns the metrics recorded so far as columns of equal length: metric, source, rank, attempt, step, time
+        (Unix seconds) and value. `pandas.DataFrame(run.metrics())` and `polars.DataFrame(run.metrics())` accept them.
+
+        `names` are metrics or patterns (`"eval/*"`). If several sources have a metric, the first of report,
+        tensorboard, trainer, lightning, csv and log is returned, of the lowest rank; `source` and `rank` select others,
+        and `every` returns all. The columns are empty for a run without metrics. Raises NoSuchRun, UsageError for a
+        metric, source or rank that the run does not have, EngineError.
+        """
+        from windlass.actions.metrics import select_series
+        from windlass.views.metrics import long_columns
+
+        wanted = words(names, "names of metrics", 'write for example run.metrics("loss")')
+        require(source, str | None, "the name of a source", 'write for example source="log"')
+        rank = _number(rank, "rank")
+        with self._opened() as engine:
+            return long_columns(select_series(engine, self.id, wanted, source=source, rank=rank, every=every)[0])
+
     def cost(self) -> Cost | None:
         """Returns the cost of the run so far, by phase; None if its target has no price."""
         with self._opened() as engine:
@@ -494,6 +515,20 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
     with _context(context).store() as store:
         engine, found = actions.find(run_id, store)
         return Run(found, engine)
+
+
+def compare(*runs: Run | str, context: Context | None = None) -> Comparison:
+    """Compares up to 200 runs: a summary of each metric, and in what their arguments, settings, code, data and
+    environment differ.
+
+    Each run is a `Run`, or an id, unique prefix or job name as for `get`. Raises NoSuchRun, UsageError, EngineError.
+    """
+    from windlass.actions.metrics import compare as compare_runs
+
+    context = _context(context)
+    named = [one.id if isinstance(one, Run) else path_text(one, "the id of a run") for one in runs]
+    with context.store() as store:
+        return compare_runs([actions.find(one, store) for one in named], context.now())
 
 
 def list_runs(

@@ -61,7 +61,7 @@ def execute(
             f"{status.id} has ended as {status.phase}: it has no process",
             f"windlass cp {status.id}:output . copies its results",
         )
-    where = _node(engine, status, rank, node)
+    where = node_of(engine, status, rank, node)
     if not status.attempts and engine.plan_of(status.id) is not None:
         raise EngineError(f"{status.id} has not started: it is {status.phase}", f"windlass status {status.id}")
     rank = rank if rank is not None or node is not None else 0
@@ -177,7 +177,7 @@ def _copied(
         raise UsageError(f"the checkpoints of {run_id} are in {folder}", f"windlass data copy {folder} FOLDER")
     if path.partition("/")[0] == CODE:
         return run_id, _code(engine, run_id, path, local, is_read=there is not None)
-    where = _node(engine, engine.status(run_id), None, node)
+    where = node_of(engine, engine.status(run_id), None, node)
     if there is not None:
         return run_id, engine.fetch(run_id, where, path, local, on_progress)
     return run_id, engine.put(run_id, where, local, path, on_progress)
@@ -254,7 +254,7 @@ def _relative(path: str) -> str:
     return f"{plain}/" if path.endswith("/") else plain
 
 
-def _node(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:
+def node_of(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:
     """Returns the node of `rank`, or `node`, or the first node. Raises UsageError for an unknown rank or node."""
     if rank is not None and node is not None:
         raise UsageError("--rank and --node exclude each other", "give one of them")

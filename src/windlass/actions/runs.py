@@ -16,6 +16,7 @@ from windlass.runs.naming import newest_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
+from windlass.spec.labels import SERVICE_LABEL, command_of_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,8 +165,18 @@ def rerun_plan(
     old = engine.plan_of(run_id)
     if old is None:
         raise UsageError(f"{run_id} has no plan on this machine", "run its job file: windlass run")
+    _refuse_service(engine.status(run_id))
     _require_code(old, run_id)
     return make_plan(planned_job(old, overrides, more), on or old.target, context)
+
+
+def _refuse_service(status: Status) -> None:
+    """Raises UsageError for a service: its certificate and its token were removed at its end."""
+    if kind := status.about.labels.get(SERVICE_LABEL):
+        raise UsageError(
+            f"{status.id} is a service, which has credentials for one start",
+            f"{command_of_service(kind)} starts another",
+        )
 
 
 def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
@@ -430,6 +441,7 @@ def resume(
     from windlass.actions.checkpoints import find_checkpoints, to_resume_from
 
     require_record(engine, run_id, "resume")
+    _refuse_service(engine.status(run_id))
     if checkpoint is not None:
         checkpoint = to_resume_from(find_checkpoints(engine, run_id), checkpoint)
     is_planned = bool(changes or more or new_code)

@@ -289,7 +289,8 @@ def _can_ask(what: str) -> bool:
 @click.option(
     "--force",
     is_flag=True,
-    help="Continue even if runs are active, EFS has files, FSx cannot be exported, or the API server is unreachable.",
+    help="Continue even if runs or services are active, EFS has files, FSx cannot be exported, or the API server is "
+    "unreachable.",
 )
 @click.option("--delete-bucket", is_flag=True, help="Delete the bucket and its contents.")
 @options.output
@@ -298,18 +299,18 @@ def down(
 ) -> int:
     """Remove the cluster in order, and verify with an audit that nothing of it is billed.
 
-    Refused while runs are active and while EFS has files. FSx is exported to the bucket; controllers remove their load
-    balancers, volumes and nodes; Terraform destroys the rest. A bucket with objects is kept, with its KMS key, unless
-    --delete-bucket. The command may be interrupted or killed; running it again continues. Exits with 1 if anything is
-    left.
+    Refused while runs or services are active, and while EFS has files. FSx is exported to the bucket; controllers
+    remove their load balancers, volumes and nodes; Terraform destroys the rest. A bucket with objects is kept, with its
+    KMS key, unless --delete-bucket. The command may be interrupted or killed; running it again continues. Exits with 1
+    if anything is left.
 
     \b
     Example:
       windlass cluster down vision
     """
+    from windlass.actions.clusters import down as remove
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import removed_lines
-    from windlass.clusters.down import down as remove
     from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here

@@ -71,6 +71,11 @@ def number(value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def metric_value(value: float | str) -> str:
+    """Formats the value of a metric with four significant digits: `0.03124`, `1,234`; `nan` and `inf` unchanged."""
+    return number(value) if isinstance(value, str) or not abs(value) < 1000 or value == int(value) else f"{value:.4g}"
+
+
 def money(amount: float, currency: str, of: float | None = None) -> str:
     """Formats an amount of money: `12.30 USD`; below 1 USD, with enough digits to differ from zero: `0.00042 USD`.
 

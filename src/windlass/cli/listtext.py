@@ -11,11 +11,12 @@ import click
 
 from windlass.actions import runs
 from windlass.actions.targets import DEFAULT, remote_names
-from windlass.cli.formatting import Paint, columns_of, duration, fitting, painter, visible
+from windlass.cli.formatting import Paint, columns_of, count, duration, fitting, painter, visible
 from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import CUTS, emit, first_line, label_words, print_data, print_item, print_runs, warning_codes
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.views.cluster_runs import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def print_here(
     def look() -> list[RunSummary]:
         found = runs.statuses(store, last=None if wanted else last)
         found = [one for one in found if wanted.matches(one)][: last if wanted else None]
+        if not wanted and last is not None:
+            found = [one for one in found if SERVICE_LABEL not in one.about.labels]
         return [
             summary_of(one.status, context.now(), is_here=store.host_elsewhere(one.status) is None, current=one)
             for one in runs.states(found, store, context.now())
@@ -71,10 +74,20 @@ def print_here(
     if unreadable and not quiet:
         emit(unreadable_notes(unreadable, MAX_UNREADABLE if last is not None else None), sys.stderr)
     is_list = form == "table" and not quiet and not wanted
+    if is_list and (up := _num_services(store, context)):
+        click.echo(f"{count(up, 'service is', 'services are')} up: windlass services", err=True)
     if is_list and all(run.target == DEFAULT for run in views) and (names := remote_names(context)):
         on = names[0] if len(names) == 1 else "TARGET"
         click.echo(f"no run on {', '.join(names)} is shown; windlass ps --on {on} lists those there", err=True)
     return 0
+
+
+def _num_services(store: Store, context: Context) -> int:
+    """Returns the number of services that this machine has started and that have not ended, without asking targets."""
+    from windlass.services.known import known_deployments
+
+    there = sum(one.target != DEFAULT for one in known_deployments(context.home))
+    return there + sum(SERVICE_LABEL in one.about.labels for one in store.statuses(unfinished=True))
 
 
 def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterator[str]:

@@ -24,9 +24,9 @@ atexit.register(gc.freeze)
 
 
 READING: Final = frozenset({
-    "artifacts", "checkpoints list", "cluster ls", "cluster plan", "cluster policy", "cluster status", "completion",
-    "cost", "data ls", "doctor", "du", "events", "logs", "plan", "prices list", "ps", "schema", "status", "targets",
-    "warm ls", "why",
+    "artifacts", "checkpoints list", "cluster ls", "cluster plan", "cluster policy", "cluster status", "compare",
+    "completion", "cost", "data ls", "doctor", "du", "events", "logs", "metrics", "plan", "plot", "prices list", "ps",
+    "schema", "services", "status", "targets", "warm ls", "why",
 })  # fmt: skip
 """Read-only commands, which exit quietly if the reader of their output closes the pipe, as `head` does."""
 LONG_WORD: Final = 6
@@ -55,9 +55,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "status": Entry("inspect", "Show one run: phase, progress, ranks, where its time went"),
     "logs": Entry("inspect", "Show output of the ranks"),
     "why": Entry("why", "Explain why a run failed or is pending: cause, evidence, fix"),
+    "metrics": Entry("metrics", "Show the metrics of a run, such as its losses, or export them"),
+    "compare": Entry("compare", "Compare runs: metrics, and in what their settings, code and data differ"),
+    "plot": Entry("plot", "Draw a metric of runs in the terminal or as SVG"),
     "cost": Entry("cost", "Show what a run has cost, and how much of it was wasted"),
     "events": Entry("inspect", "Show the events of a run"),
     "exec": Entry("exec_copy", "Run a command next to a rank of a running job"),
+    "port-forward": Entry("port_forward", "Make a port of a rank reachable on this machine", "port_forward"),
     "cp": Entry("exec_copy", "Copy files out of a run or into it"),
     "artifacts": Entry("artifacts", "List the files that a run produced, where they are, and how to copy them"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
@@ -65,6 +69,16 @@ COMMANDS: Final[dict[str, Entry]] = {
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
     "resume": Entry("resume", "Resume a run that failed, was stopped or was lost"),
     "note": Entry("note", "Write a note on a run, or show it"),
+    "ui": Entry("ui", "Show runs, curves, logs and targets in the browser"),
+    "open": Entry("ui", "Open the page of a run in the browser", "open_"),
+    "serve": Entry("serve", "Serve a model, or the model that a run has trained, over HTTP on this machine"),
+    "deploy": Entry("deploy", "Put a model behind an address, for a limited time"),
+    "invoke": Entry("deploy", "Send a request to a deployed model"),
+    "services": Entry("services", "List TensorBoard, notebooks and deployed models that are up"),
+    "close": Entry("services", "End a service, and wait until nothing of it is left"),
+    "undeploy": Entry("services", "End a deployment: another name of close", "close"),
+    "tensorboard": Entry("boards", "Show curves of runs, folders, object stores or a claim in TensorBoard"),
+    "notebook": Entry("boards", "Open JupyterLab on a run, a folder or a claim"),
     "rm": Entry("remove", "Remove ended runs with their logs and results"),
     "prune": Entry("remove", "Remove the runs that ended long ago"),
     "du": Entry("remove", "Show what runs and data take on this machine's disk"),
@@ -84,7 +98,9 @@ COMMANDS: Final[dict[str, Entry]] = {
 VERBS: Final = {
     **dict.fromkeys(("list", "ls", "runs", "queue", "squeue", "get", "jobs"), "ps"),
     **dict.fromkeys(("top", "watch"), "ps --watch"),
-    **dict.fromkeys(("metrics", "progress"), "status"),
+    "progress": "status",
+    "diff": "compare",
+    **dict.fromkeys(("chart", "curves", "graph"), "plot"),
     **dict.fromkeys(("cancel", "kill", "scancel", "terminate", "down", "pause", "suspend"), "stop"),
     **dict.fromkeys(("delete", "remove", "del"), "rm"),
     **dict.fromkeys(("submit", "launch", "start", "train", "apply", "create", "sbatch", "up"), "run"),
@@ -93,6 +109,7 @@ VERBS: Final = {
     **dict.fromkeys(("attach", "follow"), "logs -f"),
     **dict.fromkeys(("diagnose", "explain", "debug"), "why"),
     **dict.fromkeys(("ssh", "shell"), "exec"),
+    **dict.fromkeys(("tunnel", "forward"), "port-forward"),
     **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
     **dict.fromkeys(("download", "copy", "scp"), "cp"),
     **dict.fromkeys(("validate", "lint"), "check"),
@@ -253,6 +270,11 @@ def _open_streams() -> None:
 
 def _of_file(error: Exception) -> WindlassError | None:
     """Converts an OSError to a WindlassError; returns None for any other exception."""
+    import shutil  # imported for errors alone: each import delays every command
+
+    if isinstance(error, shutil.Error):  # of a whole folder: the first file that could not be copied, and why
+        path, _target, reason = error.args[0][0]
+        return WindlassError(f"{path} cannot be copied: {reason}", "check the free space and who may read it")
     if not isinstance(error, OSError) or error.strerror is None:
         return None
     if error.filename is None:  # a failed write to an open file, usually standard output

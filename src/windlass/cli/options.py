@@ -175,7 +175,7 @@ def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: st
     try:
         with here().store() as store:
             begun = [status for status in store.statuses(last=50) if status.id.startswith(incomplete)]
-        if command in ("stop", "resume"):
+        if command in ("stop", "resume", "port-forward"):
             begun = [status for status in begun if (status.phase in TERMINAL) is (command == "resume")]
         ids = [status.id for status in begun]
         # names of jobs are not offered, because `rm` accepts only run ids
@@ -234,6 +234,28 @@ def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incompl
         return [one.name for one in found if one.name.startswith(incomplete)]
     except WindlassError:
         return []
+
+
+def complete_metric(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Completes metrics of the runs that are named earlier on the command line, or of the newest run."""
+    from windlass.errors import WindlassError
+    from windlass.runs.context import here
+    from windlass.runs.metrics import FILE, read_metrics
+
+    words = [ctx.params.get("run"), *(ctx.params.get("words") or ()), *ctx.args]
+    try:
+        with here().store() as store:
+            # reads only this machine, because a target may answer slowly
+            folder = store.run_dir(store.find(next(filter(None, words), None)))
+            names = {one.name for one in read_metrics(folder / FILE)}
+        return sorted(name for name in names if name.startswith(incomplete))
+    except (WindlassError, OSError):
+        return []
+
+
+def complete_run_or_metric(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Completes the words of `[RUN…] METRIC`: runs, and metrics of the first run."""
+    return [*complete_metric(ctx, parameter, incomplete), *complete_run(ctx, parameter, incomplete)]
 
 
 def seconds(text: str, option: str, hint: str) -> float:

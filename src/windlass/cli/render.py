@@ -73,6 +73,15 @@ def to_yaml(data: Any) -> str:
     return "\n".join([*block_lines(data), ""])
 
 
+def print_csv(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Prints rows as CSV with exact numbers; control characters in texts are replaced."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for row in (titles, *rows):
+        writer.writerow([visible(cell) if isinstance(cell, str) else cell for cell in row])
+
+
 def print_item(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint], Iterable[str]]) -> None:
     """Prints one of several views: in JSON one object per line, in YAML one item of a list."""
     print_data([view] if form == "yaml" else view, form, text)

@@ -38,6 +38,7 @@ from windlass.runs.record import REMOVED, RankState
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.runs.warnings import NOT_FOUND, RunWarning
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.views.code_files import ChangedFiles
 from windlass.views.run import Run, RunSummary, advance_of
 
@@ -561,7 +562,11 @@ def _next_lines(run: Run, paint: Paint, *, is_explained: bool = True) -> list[st
     is_removed = run.condition is not None and run.condition.type == REMOVED
     if is_removed:
         pairs.append((f"windlass rm {run.id}", "remove the record of this machine"))
-    is_resumable = run.phase.is_terminal and run.phase is not Phase.SUCCEEDED and not is_removed
+    is_service = SERVICE_LABEL in run.labels
+    if is_service and not run.phase.is_terminal:
+        pairs.append((f"windlass close {run.id}", f"end the {visible(run.labels[SERVICE_LABEL])}"))
+    # The credentials of a service are made for one start.
+    is_resumable = run.phase.is_terminal and run.phase is not Phase.SUCCEEDED and not is_removed and not is_service
     saves = saved is not None or run.checkpoint_find is not None
     if run.outputs_left:
         pairs.append((f"windlass resume {run.id}", "store its outputs, start no rank"))

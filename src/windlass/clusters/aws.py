@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
+from windlass.engines.aws_codes import DENIED_CODES, LOGIN_CODES, LOGIN_HINT
 from windlass.errors import EngineError, LoginFailed, MissingExtra, near
 
 REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
@@ -22,32 +23,6 @@ ATTEMPTS: Final = 6
 POOL_CONNECTIONS: Final = 32
 READING: Final = ("Describe", "Get", "List")
 """Prefixes of operations whose successful response has a body."""
-LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; check with: aws sts get-caller-identity"
-LOGIN_CODES: Final = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "RequestExpired",
-        "InvalidClientTokenId",
-        "UnrecognizedClientException",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "AuthFailure",
-        "InvalidAccessKeyId",
-    }
-)
-DENIED_CODES: Final = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "UnauthorizedOperation",
-        "AuthorizationError",
-        "AccessDeniedFault",
-        "AuthorizationErrorException",
-        "Client.UnauthorizedOperation",
-        "403",
-    }
-)
 GONE_CODES: Final = frozenset({
     "NoSuchEntity", "NoSuchBucket", "NoSuchTagSet", "NoSuchTagSetError", "ResourceNotFoundException",
     "ResourceNotFound", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound", "BackupNotFound",

@@ -22,7 +22,7 @@ from windlass.clusters.removal_checks import (
     recorded_runs,
     require_exported,
     require_idle,
-    training_jobs,
+    sagemaker_use,
 )
 from windlass.clusters.storage.fsx import export
 from windlass.clusters.storage.images import images, require_no_images
@@ -89,7 +89,7 @@ def down(
             listed = images(found.contents, aws)
             if not force:
                 require_no_images(listed)
-                require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.unchecked)
+                require_idle(named, (*found.active, *sagemaker_use(found.contents, aws)), found.unchecked)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)

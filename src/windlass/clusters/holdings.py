@@ -110,11 +110,13 @@ def of_stage(resources: Resources, stage: Stage) -> tuple[Holding, ...]:
 
 
 def running(resources: Resources) -> tuple[str, ...]:
-    """Returns the pods of active runs: `team/digits-1-0 of run digits-ab12`. Raises Refused, Unreachable."""
-    pods = resources.list("v1", "Pod", layout.RUN_LABEL)
+    """Returns the pods of active runs and of deployments: `team/digits-1-0 of run digits-ab12`. Raises Refused,
+    Unreachable.
+    """
     return tuple(
-        f"{one['metadata']['namespace']}/{one['metadata']['name']} of run {one['metadata']['labels'][layout.RUN_LABEL]}"
-        for one in pods
+        f"{one['metadata']['namespace']}/{one['metadata']['name']} of {what} {one['metadata']['labels'][label]}"
+        for what, label in (("run", layout.RUN_LABEL), ("deployment", layout.DEPLOYMENT_LABEL))
+        for one in resources.list("v1", "Pod", label)
         if one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     )
 

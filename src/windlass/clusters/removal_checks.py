@@ -61,14 +61,42 @@ def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
     return tuple(f"{status.id} is {status.phase}" for status in found)
 
 
-def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
-    """Returns active SageMaker jobs that use the cluster's role, including those started by other users. Raises
+def sagemaker_use(found: Contents, aws: Aws) -> tuple[str, ...]:
+    """Returns active SageMaker jobs and endpoints that use the cluster's role, including those of other users. Raises
     AwsError.
     """
-    from windlass.clusters.aws import aws_errors
-
     if not found.sagemaker_role:
         return ()
+    return (*_training_jobs(found, aws), *_endpoints(found, aws))
+
+
+def _endpoints(found: Contents, aws: Aws) -> tuple[str, ...]:
+    """Returns the endpoints with a model that uses the cluster's role. Raises AwsError."""
+    from windlass.clusters.aws import NotThere, aws_errors
+
+    client, used = aws.client("sagemaker"), []
+    with aws_errors("list endpoints", action="sagemaker:ListEndpoints"):
+        pages = client.get_paginator("list_endpoints").paginate()
+        names = [str(one["EndpointName"]) for page in pages for one in page["Endpoints"]]
+    for name in names:
+        try:
+            with aws_errors(f"describe the endpoint {name}", action="sagemaker:DescribeEndpoint"):
+                config = client.describe_endpoint(EndpointName=name)["EndpointConfigName"]
+            with aws_errors(f"describe the configuration {config}", action="sagemaker:DescribeEndpointConfig"):
+                variants = client.describe_endpoint_config(EndpointConfigName=config)["ProductionVariants"]
+            for model in [str(one["ModelName"]) for one in variants]:
+                with aws_errors(f"describe the model {model}", action="sagemaker:DescribeModel"):
+                    role = client.describe_model(ModelName=model).get("ExecutionRoleArn")
+                if role == found.sagemaker_role:
+                    used.append(f"the endpoint {name} is up")
+        except NotThere:  # deleted since it was listed; what is left without an endpoint does not bill
+            continue
+    return tuple(used)
+
+
+def _training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
+    from windlass.clusters.aws import aws_errors
+
     client, active = aws.client("sagemaker"), []
     for state in ("InProgress", "Stopping"):
         with aws_errors("list training jobs", action="sagemaker:ListTrainingJobs"):
@@ -87,7 +115,8 @@ def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str 
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
-            f"{len(active)} runs use {named.cluster.name}: {listed}", "windlass stop RUN; or --force, which kills them"
+            f"{len(active)} runs or services use {named.cluster.name}: {listed}",
+            "windlass stop RUN, windlass close SERVICE; or --force, which kills them",
         )
     if unchecked:
         raise UsageError(

@@ -1,7 +1,9 @@
-"""Reports whether the code of a run was kept in the folder of the run."""
+"""Reports whether the code of a run was kept in the folder of the run, and its digest."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -16,3 +18,10 @@ def why_not_kept(run_dir: Path) -> str:
         return (run_dir / NOT_KEPT).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def kept_digest(run_dir: Path) -> str | None:
+    """Returns the SHA-256 of the code archive in the folder of a run; None if no code was kept on this machine."""
+    with contextlib.suppress(OSError), (run_dir / FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return None

@@ -27,7 +27,8 @@ NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv",
 """Names of files and folders that are never selected, regardless of ignore files."""
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
                          "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
-                         "slots", "sagemaker-local", "sagemaker-storage"})  # fmt: skip
+                         "slots", "sagemaker-local", "sagemaker-storage", "services", "deployments", "serving",
+                         "environments", "ui"})  # fmt: skip
 """Files of Windlass in a folder with run records, which are never selected or opened: closing a file of an SQLite
 database drops this process's locks on the file, and another process could then truncate the mapped file."""
 RECORD: Final = frozenset({"record.db", "runs"})

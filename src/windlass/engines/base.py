@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from windlass.engines.values import Manifests, ResultsLocation, RunState, Writte
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
+from windlass.runs.metrics import FILE, Series, read_metrics
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -23,6 +25,8 @@ from windlass.runs.store import Store
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.checks import CheckReport, ObjectChange
+    from windlass.engines.deployments import Deployments
+    from windlass.plan.exposure import Exposure
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Billed, Cost
     from windlass.spec.job import Job
@@ -69,6 +73,10 @@ class ClaimFiles(Protocol):
         """Runs a command in the root folder of the claim and returns its exit code. Raises EngineError."""
 
 
+OpenPort = Callable[[int, int], socket.socket]
+"""Opens a connection to a port of a node, given both numbers. Several threads may call it. Raises EngineError."""
+
+
 class Terminal(io.FileIO):
     """Standard input of a command that shares the terminal of this process."""
 
@@ -94,6 +102,8 @@ class Engine:
     """Whether its nodes are billed by the list prices of EC2 in the region of the target."""
     can_follow: ClassVar[bool] = False
     """Whether a run may wait for the success of another one (`--after`)."""
+    runs_services: ClassVar[bool] = False
+    """Whether a run may be a service, such as a notebook: its ranks then find credentials in a private folder."""
     stopped_words: ClassVar[str] = "pods that still ran were deleted"
     """Words for what a stop did to the objects that `still_running` lists."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL
@@ -322,6 +332,13 @@ class Engine:
         """Yields the folder of a run's logs and, with `follow`, a predicate: the logs are complete."""
         yield self.store.run_dir(run_id), (lambda: self.status(run_id).phase.is_terminal) if follow else None
 
+    def metrics(self, run_id: str) -> tuple[Series, ...]:
+        """Returns the series of a run's metrics; of an active run, those recorded so far. Raises EngineError, OSError.
+
+        An engine whose supervisors run elsewhere first copies new points to the run's folder.
+        """
+        return read_metrics(self.store.run_dir(run_id) / FILE)
+
     def observe(self, run_id: str) -> Observations:
         """Collects the observations of a run for its diagnosis, without changing anything. Raises NoSuchRun."""
         from windlass.diagnose.observe import observe
@@ -398,6 +415,30 @@ class Engine:
         """
         raise self.unsupported("exec")
 
+    def ports(self, run_id: str) -> AbstractContextManager[OpenPort]:
+        """Gives access to the ports of a run's nodes, also to those that listen on loopback alone. Raises UsageError,
+        EngineError.
+
+        If a node has no direct connection to this machine, the sockets are `PortSocket`s.
+        """
+        raise self.unsupported("port-forward")
+
+    def service_files(self, run_id: str) -> Mapping[str, bytes]:
+        """Returns the files of an active service by name, such as `tls.crt` and `token`. Raises UsageError,
+        EngineError.
+        """
+        raise self.unsupported("services")
+
+    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
+        """Exposes a service by a load balancer for `seconds`, and returns the name of the load balancer. Raises
+        UsageError, EngineError.
+        """
+        raise self.unsupported("--expose")
+
+    def conceal(self, run_id: str) -> bool:
+        """Removes the load balancer of a service; returns whether there was one. Raises EngineError."""
+        return False
+
     def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
         """Lists the data sets staged in a claim, in the form of `storage.volume`.
 
@@ -425,6 +466,10 @@ class Engine:
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
         """Deletes a staged data set by source or digest and returns its entry. Raises UsageError, EngineError."""
         raise self.unsupported("data rm --on")
+
+    def deployments(self) -> Deployments:
+        """Returns the deployments of models at the target to which this engine is connected. Raises UsageError."""
+        raise self.unsupported("deploy")
 
     def claim_files(self, claim: str) -> AbstractContextManager[ClaimFiles]:
         """Gives access to the files of a claim without a run. Raises UsageError, EngineError."""
@@ -488,6 +533,10 @@ class TargetRuns(Engine):
     @override
     def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
         raise self.unsupported("events")
+
+    @override
+    def metrics(self, run_id: str) -> tuple[Series, ...]:
+        raise self.unsupported("metrics")
 
     @override
     def observe(self, run_id: str) -> Observations:

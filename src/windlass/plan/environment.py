@@ -21,6 +21,10 @@ from typing import Final
 
 RESUME_VARIABLE: Final = "WINDLASS_RESUME_FROM"
 """Variable with the checkpoint that the user has requested; `train/checkpoint` reads it."""
+SERVICE_DIR: Final = "WINDLASS_SERVICE_DIR"
+"""Variable with the folder of a service's credentials: the files `tls.crt`, `tls.key` and `token`, and others."""
+SERVICE_PORT: Final = "WINDLASS_SERVICE_PORT"
+"""Variable with the port of a service in a cluster. On this machine a service writes the file `port` instead."""
 STATUS_VARIABLES: Final = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN")
 """Variables with the address to which libraries of a Python rank may post progress; see `worker/statusserver.py`."""
 STATUS_VARIABLES_OF_USERS: Final = (

@@ -98,6 +98,10 @@ class Plan:
     """Archive of the code, packed while planning, for the command that submits the plan. The archive is not part of the
     JSON. None in a plan from a record, and if no code is sent."""
 
+    service_files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False, metadata=NOT_IN_JSON)
+    """Files of a service by name: its certificate, key and token, and others. `submit` stores the files where only the
+    ranks of the run read them. They are not part of the JSON, and no record contains them."""
+
     def __repr__(self) -> str:
         blocked = ", cannot be run" if any(note.blocks for note in self.notes) else ""
         size = f"{self.num_nodes} × {self.procs_per_node} ranks"

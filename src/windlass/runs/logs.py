@@ -232,7 +232,7 @@ class _RankLog:
                 stop = end if end - seen <= _PIECE_BYTES else seen + _PIECE_BYTES
                 if stop > start + len(buffer):
                     # The buffer grows with the line, so that rereading a long line costs constant time per byte.
-                    start, buffer = line, _read_at(self._log, line, max(buffer_bytes, stop - line + seen - line))
+                    start, buffer = line, read_at(self._log, line, max(buffer_bytes, stop - line + seen - line))
                     stop = min(stop, start + len(buffer))
                     if stop <= seen:
                         break
@@ -243,7 +243,7 @@ class _RankLog:
                     line = start + cut
                     yield LogBlock(time_ns, attempt, rank, data)
         if final and line < seen and seen_time_ns is not None:
-            data = _read_at(self._log, line, seen - line)
+            data = read_at(self._log, line, seen - line)
             line = seen
             yield LogBlock(seen_time_ns, attempt, rank, data)
         self._line, self._seen, self._seen_time_ns = line, seen, seen_time_ns
@@ -284,7 +284,7 @@ class _RankLog:
         return max(_size_and_time(self._log)[1], last[0][0] if last else 0)
 
     def _records(self, first: int, num: int) -> list[tuple[int, int]]:
-        data = _read_at(self._idx, first * INDEX_RECORD.size, num * INDEX_RECORD.size)
+        data = read_at(self._idx, first * INDEX_RECORD.size, num * INDEX_RECORD.size)
         whole = len(data) - len(data) % INDEX_RECORD.size
         return list(INDEX_RECORD.iter_unpack(data[:whole]))
 
@@ -297,7 +297,7 @@ class _RankLog:
         stop = offset
         while stop > 0 and nth > 0:
             begin = max(0, stop - _WINDOW_BYTES)
-            window = _read_at(self._log, begin, stop - begin)
+            window = read_at(self._log, begin, stop - begin)
             count = window.count(b"\n")
             stop = begin
             if count >= nth:
@@ -377,7 +377,8 @@ def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
         raise _unreadable(folder, exc) from exc
 
 
-def _read_at(path: Path, offset: int, num_bytes: int) -> bytes:
+def read_at(path: Path, offset: int, num_bytes: int) -> bytes:
+    """Returns at most `num_bytes` bytes of a file from `offset` on; none of a missing file. Raises StoreError."""
     # The file is opened for each buffer, because a thousand ranks would exceed the limit of open files.
     try:
         with open(path, "rb", buffering=0) as file:

@@ -23,11 +23,21 @@ FOLDERS: Final = (
     "slots",
     "sagemaker-local",
     "sagemaker-storage",
+    "services",
+    "deployments",
+    "serving",
+    "environments",
+    "ui",
 )
 CACHE: Final = "data"
 """Name of the cache of data sets, whose mode is set and checked by the cache itself. In a project folder the user may
 own this name, so that a folder `data` keeps its mode and does not identify a home."""
 OTHERS: Final = 0o077
+
+
+def service_folder(home: Path | str, run_id: str) -> Path:
+    """Returns the folder with the credentials of a service on this machine; it exists while the run is active."""
+    return Path(home) / "services" / run_id
 
 
 def prepare(home: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
 from windlass.runs import events, naming, read_only
@@ -361,20 +361,26 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def find(self, prefix: str | None = None) -> str:
-        """Returns the run id for `prefix`, resolved by `naming.choose`; without a prefix the newest run. Raises
-        NoSuchRun.
+        """Returns the run id for `prefix`, resolved by `naming.choose`; without a prefix the newest run.
+
+        Runs of services, such as notebooks, are found by their ids and only if no other run matches. Raises NoSuchRun.
         """
+        from windlass.spec.labels import SERVICE_LABEL  # imported late: a supervisor in a cluster has no windlass.spec
+
+        is_service = f"(instr(status, '\"{SERVICE_LABEL}\":') > 0)"
         if prefix is None:
-            row = self._one("SELECT id FROM runs ORDER BY created_at DESC, id LIMIT 1")
+            newest = f"SELECT id FROM runs WHERE NOT {is_service} ORDER BY created_at DESC, id LIMIT 1"
+            row = self._one(newest)
             if row is None:
                 raise NoSuchRun("there is no run yet", "start one: windlass run train.py")
             return str(row[0])
         if not prefix:  # an empty name, as of an unset shell variable, must not select the newest run
             raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
         prefix = prefix.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
-        begin = "SELECT id, created_at FROM runs WHERE id >= ? AND id < ?"
+        begin = f"SELECT id, created_at, {is_service} FROM runs WHERE id >= ? AND id < ?"
         newest_first = sorted(self._all(begin, prefix, prefix + "\U0010ffff"), key=lambda row: (-row[1], row[0]))
-        found = naming.choose(prefix, [str(row[0]) for row in newest_first])
+        found = naming.choose(prefix, [str(row[0]) for row in newest_first if not row[2]])
+        found = found or naming.choose(prefix, [str(row[0]) for row in newest_first])
         if found is None:
             raise NoSuchRun(f"no run has the id '{prefix}', nor a job of this name", "windlass ps --all lists all ids")
         return found
@@ -408,6 +414,41 @@ class Store:
         if status.files.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
         return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))
+
+    def rows(self, known: dict[str, RunAbout]) -> list[RunRow]:
+        """Returns what a list of all runs is filtered and ordered by, newest first, without building their statuses.
+
+        `known` has the constant part of rows of earlier calls, and is extended: a list of 10,000 runs is then read in
+        milliseconds.
+        """
+        # Without the sign, SQLite looks up each row by the index of creation times, which takes four times as long.
+        order = "ORDER BY +created_at DESC, id"
+        rows = self._all(f"SELECT id, phase, created_at, ended_at FROM runs WHERE version = ? {order}", RECORD_VERSION)
+        if new := [row[0] for row in rows if row[0] not in known]:
+            about = "json_extract(status, '$.name', '$.target', '$.about[1]')"
+            found = self._all(
+                f"SELECT id, {about} FROM runs WHERE id IN (SELECT value FROM json_each(?))", json.dumps(new)
+            )
+            known |= {run_id: RunAbout(*json.loads(about)) for run_id, about in found}
+        return [
+            RunRow(run_id, Phase(phase), created_at, ended_at, known[run_id])
+            for run_id, phase, created_at, ended_at in rows
+            if run_id in known
+        ]
+
+    def changes(self) -> int:
+        """Returns a number that differs from the last one if another connection has changed the record meanwhile."""
+        return int(self._one("PRAGMA data_version")[0])
+
+    def marks(self) -> dict[str, tuple[Any, ...]]:
+        """Returns a value for each unfinished run that differs once the run has a new event or new progress."""
+        of_status = "json_extract(status, '$.last_seq')"
+        rows = self._all(f"SELECT id, phase, {of_status}, progress FROM runs WHERE ended_at IS NULL")
+        return {str(run_id): tuple(mark) for run_id, *mark in rows}
+
+    def count_all(self) -> int:
+        """Returns the number of runs, also of those that this version cannot read."""
+        return int(self._one("SELECT count(*) FROM runs")[0])
 
     def count(self) -> int:
         """Returns the number of runs that this version can read."""
@@ -617,6 +658,24 @@ class RunWriter:
     def close(self) -> None:
         """Releases the lock."""
         os.close(self.lock)
+
+
+class RunAbout(NamedTuple):
+    """What never changes of a run in a list."""
+
+    name: str
+    target: str
+    labels: dict[str, str]
+
+
+class RunRow(NamedTuple):
+    """A run in a list of all runs."""
+
+    id: str
+    phase: Phase
+    created_at: float
+    ended_at: float | None
+    about: RunAbout
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,9 @@ class SageMakerTarget(Document):
     """Execution role of training jobs: an ARN, or a name in this account."""
     storage: Location
     """Location of code, checkpoints and models, such as `s3://bucket/windlass/`; the role reads and writes it."""
+    schedule_role: Line | None = None
+    """Role with which EventBridge Scheduler deletes deployed models when their time is over: an ARN, or a name in this
+    account. Default: none, and only deployments that never end (option `--keep`) are accepted."""
     image: Word | None = None
     """Container image for jobs that set none, in ECR or a registry that the account reaches. The image needs Python;
     Windlass need not be installed. Default: none, and such a job is refused."""

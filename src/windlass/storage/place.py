@@ -171,7 +171,7 @@ class Place(ABC):
     """Limit of concurrent requests."""
 
     def check(self) -> None:
-        """Verifies once that the files can be listed, as every copy does first."""
+        """Verifies that the files can be listed. Each copy calls this method first."""
         return
 
     @abstractmethod

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from windlass.runs import events
+from windlass.runs.metrics import MetricsFile
 from windlass.runs.node_events import RankSeen, Reported, StageReached
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import is_finite_again
@@ -17,6 +19,7 @@ from windlass.worker.protocol import (
     CollectionBegan,
     FirstStep,
     LossNotFinite,
+    MetricsReported,
     NodeEvent,
     NodeStarted,
     NodeWarning,
@@ -34,11 +37,17 @@ RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
 class EventIngestion:
     """Records those node events of one attempt on which `AttemptMonitor` does not act."""
 
-    def __init__(self, record: Recorder, progress: RunProgress, num_staged: int = 0) -> None:
-        """`num_staged` is the number of nodes that report their start phase, on targets that provision nodes."""
+    def __init__(
+        self, record: Recorder, progress: RunProgress, num_staged: int = 0, metrics: MetricsFile | None = None
+    ) -> None:
+        """`num_staged` is the number of nodes that report their start phase, on targets that provision nodes.
+
+        `metrics` keeps the points that nodes report; without it, points are not kept.
+        """
         self._record = record
         self._progress = progress
         self._num_staged = num_staged
+        self._metrics = metrics
         self._has_output = False
         self._stages: dict[int, Phase] = {}
         """Start phase of each node by its number, on targets that provision nodes."""
@@ -56,6 +65,11 @@ class EventIngestion:
             self._train(event.at)
         elif isinstance(event, ProgressMade):
             self._progress.take(node.number, event.progress, at=event.at)
+        elif isinstance(event, MetricsReported) and self._metrics is not None:
+            # On a full disk points are lost: training and its record go first.
+            with contextlib.suppress(OSError):
+                attempt = self._record.status.attempts[-1].number
+                self._metrics.append(attempt, node.number, event.seq, event.series)
         elif isinstance(event, StageReached):
             # The phase of the attempt is that of the node with the least progress.
             self._stages[node.number] = Phase(event.stage)

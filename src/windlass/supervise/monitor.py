@@ -9,6 +9,7 @@ from typing import Final
 from windlass.plan.plan import Policy
 from windlass.runs.clock import Clock
 from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
+from windlass.runs.metrics import MetricsFile
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
 from windlass.runs.warnings import NOT_COLLECTED, RANKS_ALONE
 from windlass.supervise.backend import Attempt, Node
@@ -54,6 +55,8 @@ class RunState:
     liveness: Liveness
     progress: RunProgress
     clock: Clock
+    metrics: MetricsFile | None = None
+    """Keeps the points of the run's metrics."""
     has_process_group: bool = False
     """Whether the job's launcher expects ranks to create a process group. If they never do, a warning is due."""
 
@@ -82,7 +85,7 @@ class AttemptMonitor:
         self._notices: list[PreemptionNotice] = []
         self._is_signalled = False
         """Whether a node ended because it received a signal."""
-        self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
+        self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged, run.metrics)
 
     def read_updates(self) -> None:
         """Ingests all node events, and detects nodes that ended without reporting."""

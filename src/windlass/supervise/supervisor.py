@@ -33,6 +33,7 @@ from windlass.runs.events import (
     StopRequested,
     Warned,
 )
+from windlass.runs.metrics import MetricsFile
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
@@ -58,8 +59,15 @@ class Supervisor:
     """The supervisor of one run."""
 
     def __init__(
-        self, writer: RunWriter, plan: Plan, run_dir: Path, backend: Backend, clock: Clock | None = None
+        self,
+        writer: RunWriter,
+        plan: Plan,
+        run_dir: Path,
+        backend: Backend,
+        clock: Clock | None = None,
+        metrics: MetricsFile | None = None,
     ) -> None:
+        """`metrics` replaces the metrics file of the run's folder with its usual limits."""
         self.writer = writer
         self.backend = backend
         self.plan = plan
@@ -76,6 +84,7 @@ class Supervisor:
             Liveness(self.record, membership, backend.unreachable, clock),
             RunProgress(self.record, plan.num_nodes),
             clock,
+            metrics or MetricsFile(run_dir),
             has_process_group=plan.nodes.launcher == "torchrun",
         )
         self.monitor: AttemptMonitor | None = None

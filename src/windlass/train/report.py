@@ -9,8 +9,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from windlass.train.series import NAME_CHARS, PLAIN, STEP, SeriesBuffer, plain
 
 MARKER = "::windlass "
 """Prefix of a line for Windlass; the rest of the line is one JSON object."""
@@ -19,16 +21,30 @@ MAX_LINE_BYTES = 4095
 """Maximum length of a line. Writes to a pipe are atomic up to PIPE_BUF (4096 bytes on Linux), so lines never mix."""
 
 INTERVAL_SECONDS = 0.1
-"""Minimum time between two lines of a process. Converting a loss on a GPU waits for the GPU, so it must be rare."""
+"""Minimum time between two flushes of a process. Converting a loss on a GPU waits for the GPU, so it must be rare."""
+
+ALL_RANKS = 16
+"""Largest number of ranks at which every rank writes every value; with more ranks, only rank 0 does."""
 
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "WINDLASS_RANK")
 _STDOUT_FD = 1
 _SHORTEST_WINDOW_SECONDS = 0.05  # speeds over a shorter time are too noisy
 _NUM_METRICS = 64
 _MAX_NOT_FINITE = 32  # maximum number of lines for a loss that alternates between finite and not finite
-_NAME_CHARS = 80
 _PHASE_CHARS = 100
 _MESSAGE_CHARS = 1000
+_INTEGERS = frozenset((int, type(None)))
+
+
+class _Role(NamedTuple):
+    """What a process writes, which its environment decides."""
+
+    for_windlass: bool
+    """Whether lines are for Windlass; otherwise they are for the user."""
+    is_silent: bool
+    """Whether the process writes nothing."""
+    keeps_all: bool
+    """Whether the process writes the values of all calls."""
 
 
 class Reporter:
@@ -48,8 +64,10 @@ class Reporter:
         """Steps counted by a `Checkpoint`; None if no checkpoint counts steps."""
         self._unreported_step: int | None = None
         """Newest step, if no line with it was written."""
-        self._unreported_loss: dict[str, Any] | None = None
+        self._unreported_loss: tuple[Any, float] | None = None
         """Step and loss of the newest report, if no line with them was written."""
+        self._role: _Role | None = None
+        """None before the first report: a launcher may set variables of the rank after the import."""
         self._was_finite = True
         """Whether the newest loss was finite; only checked for Python numbers, because a tensor is converted only for a
         line."""
@@ -59,20 +77,30 @@ class Reporter:
         self._window_samples: int | None = None
         self._phase: str | None = None
         self._message: str | None = None
+        self._series = SeriesBuffer()
+        self._newest_step: Any = None
+        """Step of the newest call with one."""
 
     def after_fork(self) -> None:
         """Resets the state of a forked child: a thread of the parent may hold the lock, and the parent reports its own
         step.
         """
         self._lock = threading.Lock()
-        self._unreported_step = self._unreported_loss = None
+        self._unreported_step = self._unreported_loss = self._role = None
+        self._series = SeriesBuffer()
 
     def report_last(self) -> None:
-        """Reports the last step if it was not written yet, to show where a script ended or failed."""
+        """Reports the last step and the last values if they were not written yet, to show where a script ended or
+        failed.
+        """
         step, self._unreported_step = self._unreported_step, None
         try:  # the lock is not awaited, because a thread of the script may hold it forever
-            if step is not None and self._environ.get("WINDLASS_RUN_ID") and self._lock.acquire(blocking=False):
-                self._write(as_line({"step": step}, {}))
+            if self._environ.get("WINDLASS_RUN_ID") and self._lock.acquire(blocking=False):
+                if step is not None:
+                    self._write(as_line({STEP: step}, {}))
+                self._series.convert(at_exit=True)
+                for text in self._series.take():
+                    self._write(series_line(text))
         except Exception:
             pass
 
@@ -96,68 +124,67 @@ class Reporter:
     ) -> None:
         """Reports the progress of training. Call it in every step; all but ten calls per second return at once.
 
+        Under Windlass every value becomes a point of a curve, with its step and time: those of all calls are written
+        together, ten times per second, at the last step and when the script ends.
+
         Args:
             step: number of completed steps in the run, or in the epoch if `total` is also that of an epoch.
             total: number of steps in total.
             epoch: a number; 3.5 means that three and a half epochs are done.
-            loss: a number, or a tensor or array of one element. It is converted only when a line is written, so a loss
-                on a GPU makes the step wait for the GPU at most ten times per second.
+            loss: a number, or a tensor or array of one element. A tensor on a GPU is copied there, so that it may be
+                changed in place afterwards. All tensors of a device are converted together when lines are written, so
+                they make a step wait for the GPU at most ten times per second.
             samples: number of samples of this step on *this rank*. The samples between two lines are summed;
                 `samples_per_second` is the sum divided by the time, of this rank only and not of the whole job.
             phase: current phase in one or two words: "training", "validating". A new phase is written at once.
             message: a sentence for the user. If no line is written now, the message is kept for the next line.
-            metrics: further numbers by name, such as `lr=0.1`. Those beyond a line of 4 kB are left out.
+            metrics: further numbers by name, such as `lr=0.1`; at most 64, with names of at most 80 characters.
 
         Under Windlass each rank writes lines for Windlass; without Windlass, rank 0 prints lines for the user. Lines
-        are dropped except the first, those that begin a phase, those with `step == total`, and one every tenth of a
-        second. The last step is reported when the script ends, if it was not written before. If the loss is a Python
-        number and becomes NaN or infinite, that step and the step before it are reported too.
+        are written for the first call, for those that begin a phase, those with `step == total`, and one every tenth of
+        a second; under Windlass they have the values of the calls before them. Of more than 200 points of a metric in
+        one line, the extremes are kept. In a job with more than 16 ranks, only rank 0 writes the values of all calls.
+        The last step is reported when the script ends, if it was not written before. If the loss is a Python number and
+        becomes NaN or infinite, that step and the step before it are reported too.
 
         Raises:
             TypeError: an argument has a wrong type. Other errors, such as a closed stdout, are ignored.
         """
-        _check({"step": step, "total": total}, _is_one_integer, "an integer")
-        numbers = {"epoch": epoch, "loss": loss, **metrics}
-        _check(numbers, _is_one_number, "a number, or a tensor or array of one element")
-        _check({"samples": samples}, _is_integer_of_python, "an integer such as len(batch)")
-        _check({"phase": phase, "message": message}, lambda value: isinstance(value, str), "a string")
-        for_windlass = bool(self._environ.get("WINDLASS_RUN_ID"))
-        if not for_windlass and any(self._environ.get(name, "0") != "0" for name in _RANK_NAMES):
+        # Training calls this in each step: calls that write no line must take only a few microseconds.
+        if len(metrics) > _NUM_METRICS:
+            metrics = dict([*metrics.items()][:_NUM_METRICS])
+        if epoch is not None:
+            metrics["epoch"] = epoch
+        if loss is not None:
+            metrics["loss"] = loss
+        is_plain = _are_plain(metrics.values())
+        if not is_plain:
+            _check(metrics, _is_one_number, "a number, or a tensor or array of one element")
+        if type(step) not in _INTEGERS or type(total) not in _INTEGERS or type(samples) not in _INTEGERS:
+            _check({"step": step, "total": total}, _is_one_integer, "an integer")
+            _check({"samples": samples}, _is_integer_of_python, "an integer such as len(batch)")
+        if phase is not None or message is not None:
+            _check({"phase": phase, "message": message}, lambda value: isinstance(value, str), "a string")
+        role = self._role or self._decide_role()
+        if role.is_silent:
             return
         try:  # except for wrong arguments, errors of a report must not stop the training
             with self._lock:
-                counted = self._counted
-                is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
-                if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # the script counts from 0 in each epoch
-                elif step is None:
-                    step = self._unreported_step
+                if step is None or self._counted is not None:
+                    step, total = self._known_step(step, total)
                 self._unreported_step = step if isinstance(step, int) else None
                 if samples is not None:
                     self._window_samples = (self._window_samples or 0) + int(samples)
                 if message is not None:
                     self._message = message[:_MESSAGE_CHARS]
-                is_due = self._is_due(
-                    is_final=isinstance(step, int) and isinstance(total, int) and step == total, phase=phase
-                )
-                if not self._follow_loss(step, loss, is_due=is_due, for_windlass=for_windlass):
-                    return
-                self._unreported_step = None
-                named = {"step": step, "total": total, "epoch": epoch, "loss": loss}
-                fields = {name: number for name, value in named.items() if (number := _plain(value)) is not None}
-                self._add_speed(fields)
-                if phase is not None:
-                    fields["phase"] = phase[:_PHASE_CHARS]
-                if self._message is not None:
-                    fields["message"], self._message = self._message, None
-                chosen = [name for name in metrics if len(name) <= _NAME_CHARS][:_NUM_METRICS]
-                numbers = {name: number for name in chosen if (number := _plain(metrics[name])) is not None}
-                if not fields and not numbers:
-                    return
-                if for_windlass:
-                    self._write(as_line(fields, numbers))
-                else:
-                    print(as_text(fields, numbers), flush=True)
+                is_due = self._is_due(step, total, phase)
+                is_written = self._follow_loss(step, loss, is_due=is_due, for_windlass=role.for_windlass)
+                if is_written or role.keeps_all:
+                    at_step = self._newest_step = self._step_of_values(step)
+                    metrics[STEP] = epoch if at_step is None else at_step
+                    self._series.add(time.time(), metrics, is_plain=is_plain and type(at_step) is int)
+                if is_written:
+                    self._write_line(step, total, phase, role)
         except Exception:
             pass
 
@@ -172,29 +199,53 @@ class Reporter:
         except Exception:
             pass
 
+    def _decide_role(self) -> _Role:
+        """Returns the role that the environment gives to this process, and keeps it."""
+        environ = self._environ
+        for_windlass = bool(environ.get("WINDLASS_RUN_ID"))
+        is_silent = not for_windlass and any(environ.get(name, "0") != "0" for name in _RANK_NAMES)
+        size = environ.get("WORLD_SIZE", "1")
+        is_kept = environ.get("RANK", "0") == "0" or not size.isdecimal() or int(size) <= ALL_RANKS
+        self._role = _Role(for_windlass, is_silent, keeps_all=for_windlass and is_kept)
+        return self._role
+
+    def _known_step(self, step: Any, total: Any) -> tuple[Any, Any]:
+        """Returns the step and total of a call: those given, unless a checkpoint counts the steps or none is given."""
+        counted = self._counted
+        is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
+        if counted is not None and step is not None and not is_counted:
+            return counted, None  # the script counts from 0 in each epoch
+        return self._unreported_step if step is None else step, total
+
+    def _step_of_values(self, step: Any) -> Any:
+        """Returns the step of a call's values: that of the call, else the newest one; None if none is known."""
+        return step if step is not None else self._newest_step if self._counted is None else self._counted
+
     def _follow_loss(self, step: Any, loss: Any, *, is_due: bool, for_windlass: bool) -> bool:
         """Tracks the loss. Returns whether to write a line, because a line is due or the loss has become NaN or
         infinite. In the second case, first writes a line for the previous step.
         """
         unreported, self._unreported_loss = self._unreported_loss, None
-        if type(loss) not in (int, float):
+        if type(loss) not in PLAIN:
             return is_due
         was_finite, self._was_finite = self._was_finite, math.isfinite(loss)
-        if was_finite and not self._was_finite and for_windlass and self._num_not_finite < _MAX_NOT_FINITE:
+        if self._was_finite:
+            self._unreported_loss = None if is_due else (step, loss)
+        elif was_finite and for_windlass and self._num_not_finite < _MAX_NOT_FINITE:
             self._num_not_finite += 1
             if unreported is not None:
-                self._write(as_line(unreported, {}))
+                named = {"step": plain(unreported[0]), "loss": plain(unreported[1])}
+                self._write(as_line({name: value for name, value in named.items() if value is not None}, {}))
             return True
-        if not is_due and self._was_finite:
-            named = {"step": step, "loss": loss}
-            self._unreported_loss = {name: _plain(value) for name, value in named.items() if value is not None}
         return is_due
 
-    def _is_due(self, *, is_final: bool, phase: str | None) -> bool:
+    def _is_due(self, step: Any, total: Any, phase: str | None) -> bool:
         now, last = self._clock(), self._last_line_at
         is_new_phase = phase is not None and phase != self._phase
-        if last is not None and not is_final and not is_new_phase and now - last < INTERVAL_SECONDS:
-            return False
+        if last is not None and now - last < INTERVAL_SECONDS and not is_new_phase and not self._series.is_full:
+            is_final = isinstance(step, int) and isinstance(total, int) and step == total
+            if not is_final:
+                return False
         self._last_line_at = now
         self._phase = phase if phase is not None else self._phase
         if last is None:  # samples before the first line are not counted, because their time is unknown
@@ -202,15 +253,38 @@ class Reporter:
             self._window_samples = None if self._window_samples is None else 0
         return True
 
+    def _write_line(self, step: Any, total: Any, phase: str | None, role: _Role) -> None:
+        """Writes a line with the values of the newest call, and the series of all calls since the last line."""
+        self._unreported_step = None
+        newest = self._series.convert()
+        named = {STEP: newest.get(STEP) if step is not None else None, "total": plain(total)}
+        named |= {"epoch": newest.get("epoch"), "loss": newest.get("loss")}
+        fields = {name: plain(value) for name, value in named.items() if value is not None}
+        self._add_speed(fields)
+        others = {name: value for name, value in newest.items() if name not in named and len(name) <= NAME_CHARS}
+        numbers = {name: plain(value) for name, value in others.items()}
+        if "samples_per_second" in fields:
+            newest.setdefault("samples_per_second", fields["samples_per_second"])
+        if phase is not None:
+            fields["phase"] = phase[:_PHASE_CHARS]
+        if self._message is not None:
+            fields["message"], self._message = self._message, None
+        series = self._series.take()
+        if role.for_windlass and (fields or numbers):
+            for line in with_series(as_line(fields, numbers), series if role.keeps_all else []):
+                self._write(line)
+        elif fields or numbers:
+            print(as_text(fields, numbers), flush=True)
+
     def _add_speed(self, fields: dict[str, Any]) -> None:
         now = self._last_line_at or 0.0
         seconds = now - self._window_began_at
         step = fields.get("step")
         if seconds >= _SHORTEST_WINDOW_SECONDS:
             if step is not None and self._window_step is not None and step > self._window_step:
-                fields["rate"] = _plain((step - self._window_step) / seconds)
+                fields["rate"] = plain((step - self._window_step) / seconds)
             if self._window_samples is not None:
-                fields["samples_per_second"] = _plain(self._window_samples / seconds)
+                fields["samples_per_second"] = plain(self._window_samples / seconds)
                 self._window_samples = 0
             self._window_began_at, self._window_step = now, step
         elif self._window_step is None:
@@ -252,6 +326,22 @@ def as_line(fields: dict[str, Any], metrics: dict[str, Any]) -> bytes:
     if kept:
         fields["metrics"] = kept
     return _dump(fields)
+
+
+def with_series(line: bytes, series: list[str]) -> list[bytes]:
+    """Returns a line for Windlass with the last series, if the line then is short enough, after lines with the others.
+
+    `series` are JSON objects (see `SeriesBuffer.take`).
+    """
+    lines = [series_line(text) for text in series]
+    if lines and len(line) + len(lines[-1]) - len(MARKER) <= MAX_LINE_BYTES:
+        return [*lines[:-1], line[:-2] + b", " + lines[-1][len(MARKER) + 1 :]]
+    return [*lines, line]
+
+
+def series_line(text: str) -> bytes:
+    """Returns a line for Windlass with a series, which is given as JSON."""
+    return f'{MARKER}{{"series": {text}}}\n'.encode("ascii")
 
 
 def as_text(fields: dict[str, Any], metrics: dict[str, Any]) -> str:
@@ -296,24 +386,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
-    """Converts a value to a number for JSON, or to "nan", "inf" or "-inf"; None if it is not a number."""
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)):
-        try:
-            value = value.item()  # `item` waits for all work that is queued on the GPU
-        except Exception:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return int(value) if isinstance(value, bool) else None
-    if isinstance(value, int):
-        return int(value)
-    if not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return float(f"{value:.8g}")  # eight digits are about the precision of a 32-bit float
-
-
 def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -> None:
     for name, value in given.items():
         if value is None or fits(value):
@@ -325,6 +397,14 @@ def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -
             text = repr(value)
             found += f" {text if len(text) <= 60 else text[:57] + '...'}"
         raise TypeError(f"report({name}=...) takes {wanted}, but was given {found}")
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    """Whether the types of all values are in `PLAIN`. A loop, because `all` and sets take three times as long."""
+    for value in values:  # noqa: SIM110
+        if type(value) is not float and type(value) is not int:
+            return False
+    return True
 
 
 def _is_integer_of_python(value: Any) -> bool:
@@ -344,7 +424,8 @@ def _is_one_number(value: Any) -> bool:
         return True
     if not callable(getattr(value, "item", None)):
         return False
-    return all(size == 1 for size in getattr(value, "shape", ()))
+    shape = getattr(value, "shape", ())
+    return not shape or all(size == 1 for size in shape)
 
 
 _reporter = Reporter()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
 
-from windlass.worker.progress import Recogniser
+from windlass.worker.progress import Point, Recogniser
 from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
@@ -82,6 +83,11 @@ class LogFile:
         """
         return self._recogniser.beginning.take(at_end=at_end)
 
+    def take_points(self) -> list[Point]:
+        """Returns the values of the rank's metrics since the last call, in order."""
+        found, self._recogniser.points = self._recogniser.points, []
+        return found
+
     def take_losses(self) -> list[dict[str, object]]:
         """Returns the changes of the loss to NaN or infinity since the last call, in order; see `Losses.changes`."""
         changes, self._recogniser.losses.changes = self._recogniser.losses.changes, []
@@ -104,7 +110,7 @@ class LogFile:
         self.has_output = self.has_output or not is_usage(self._tail)
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
-        found = self._recogniser.feed(data)
+        found = self._recogniser.feed(data, now_ns / 1e9)
         if found:
             self.progress.update(self._of_training(found))
 
@@ -113,6 +119,7 @@ class LogFile:
         self._total = progress.get("total", self._total)
         self._recogniser.beginning.report("posted", progress.get("step"))
         self._recogniser.losses.take(progress)
+        self._recogniser.add_posted(progress, time.time())
         self.progress.update(progress)
 
     def _of_training(self, found: dict[str, object]) -> dict[str, object]:

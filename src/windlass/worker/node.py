@@ -132,6 +132,7 @@ class Node:
             self._watch_for_notices()
         if self._prepare():
             self._start_ranks()
+            self.output.read_files(self.selector)
         if not watch_first:
             self._watch_for_notices()
         while self._is_live():
@@ -165,6 +166,7 @@ class Node:
             self.heartbeat.close()
         self._drain_to_the_end()
         self.output.report_progress(at_once=True)
+        self.output.report_metrics(at_end=True)
         failures = self.failures()
         found = self._collect(is_success=not failures)
         self.output.report_nothing_saved(found.save.path if found is not None and found.save is not None else "")
@@ -343,6 +345,7 @@ class Node:
             self._end_grace()
         self._check_activity()
         self.output.report_progress()
+        self.output.report_metrics()
         self._check_rendezvous()
         if has_output:
             time.sleep(ROUND_SECONDS)
@@ -365,7 +368,7 @@ class Node:
     def _due(self) -> list[float]:
         """Returns the seconds until each due time, such as the end of the grace period, a heartbeat or a check."""
         now = time.monotonic()
-        due = [self.output.progress_due()]
+        due = [self.output.progress_due(), self.output.metrics_due()]
         if self.ranks.kill_at is not None:
             due.append(self.ranks.kill_at - now)
         if self.events.is_waiting:
@@ -500,6 +503,8 @@ class Node:
             self._drain(rank, time.time_ns())
             self.events.add(RankChanged(time.time(), rank.number, exit_code=rank.outcome()))
         failed = [rank for rank in dead if rank.outcome() != 0]
+        if failed:
+            self.output.report_metrics(at_once=True)
         if failed and not self.ranks.are_ending:
             self._fail_by(failed[0])
         process.reap_orphans(self._children())

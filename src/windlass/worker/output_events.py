@@ -1,15 +1,19 @@
-"""Converts the output of a node's ranks to node events: progress, first steps, checkpoints, losses, dropped log
-lines.
+"""Converts the output of a node's ranks to node events: progress, metrics, first steps, checkpoints, losses, dropped
+log lines.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from selectors import BaseSelector
+from typing import TYPE_CHECKING, Any
 
 from windlass.worker.event_log import EventLog
+from windlass.worker.metric_scans import MetricScans
+from windlass.worker.metrics import MetricPoints
 from windlass.worker.protocol import (
     CheckpointReported,
     Dropped,
@@ -23,6 +27,9 @@ from windlass.worker.protocol import (
 from windlass.worker.ranks import Rank, Ranks
 from windlass.worker.run_warnings import RunWarnings
 from windlass.worker.values import ShapeError
+
+if TYPE_CHECKING:
+    from windlass.worker.metric_files import FilePoint
 
 PROGRESS_SECONDS = 0.2
 DROPPED_SECONDS = 30.0
@@ -42,6 +49,10 @@ class OutputEvents:
         self._has_output = False
         self._first_step_of: int | None = None
         """Rank whose first step was reported; None before. Other ranks' first steps are not reported."""
+        self.metrics = MetricPoints(spec.world_size)
+        """Points of the ranks' metrics; other readers of metrics on the node add theirs."""
+        self._scans: MetricScans | None = None
+        """Scans of the files with metrics; None on nodes that do not read them."""
         self.progress: dict[str, object] = {}
         """Newest progress that was reported."""
         self._progress_at = 0.0
@@ -56,6 +67,10 @@ class OutputEvents:
             self.report_checkpoint(rank.number, found)
         for change in capture.take_losses():
             self._events.add(LossNotFinite(time.time(), rank.number, more=change))
+        for point in capture.take_points():
+            self.metrics.add(rank.number, *point)
+        if isinstance(step := capture.progress.get("step"), int):
+            self.metrics.add_step(rank.number, step, time.time())
         if self._first_step_of in (None, rank.number):
             first = capture.take_first_steps(at_end=at_end)
             if first is not None:
@@ -115,6 +130,53 @@ class OutputEvents:
             self.progress = progress
             self._progress_at = time.monotonic()
             self._events.add(ProgressMade(time.time(), progress))
+
+    def read_files(self, selector: BaseSelector) -> None:
+        """Begins to read the files into which the script writes metrics, on the node of rank 0 only.
+
+        Nodes may share folders, and libraries write these files on rank 0.
+        """
+        spec = self._spec
+        if spec.ranks[0].rank != 0:
+            return
+
+        def take(found: list[FilePoint]) -> None:
+            for source, point in found:
+                self.metrics.add(0, source, *point)
+
+        def note(message: str) -> None:
+            self._events.add(NodeWarning(time.time(), message))
+
+        env, skipped = {**os.environ, **spec.env}, spec.collect.skip if spec.collect is not None else ()
+        self._scans = MetricScans(env, spec.cwd, skipped, selector, take, note)
+
+    def metrics_due(self) -> float:
+        """Returns the seconds until points of metrics, or a scan of the files with metrics, are due."""
+        if self._events.is_blocked:
+            return float("inf")
+        return min(self.metrics.due(time.time()), self._scan_due())
+
+    def _scan_due(self) -> float:
+        """Returns the seconds until the next scan is due. None begins before all ranks have started, because a process
+        with threads must not fork.
+        """
+        if self._scans is None or len(self._ranks) < len(self._spec.ranks):
+            return float("inf")
+        return self._scans.due()
+
+    def report_metrics(self, *, at_once: bool = False, at_end: bool = False) -> None:
+        """Reports points of metrics that are due; with `at_once`, all points. With `at_end`, also reads the files with
+        metrics for the last time. Without disk space, points are lost at the end, because the node's last events need
+        the reserve.
+        """
+        if at_end and self._scans is not None:
+            self._scans.finish()
+        elif self._scans is not None and self._scan_due() <= 0:
+            self._scans.begin()
+        at_once |= at_end
+        for event in self.metrics.take(time.time(), at_once=at_once) if not self._events.is_blocked else ():
+            if not self._events.is_blocked:
+                self._events.add(event)
 
     def _newest_progress(self) -> dict[str, object]:
         reporting = [rank for rank in self._ranks if rank.capture.progress]

@@ -8,11 +8,13 @@ number of a batch within its epoch. Precision is preferred to recall: a line tha
 
 from __future__ import annotations
 
+import collections
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
+from windlass.worker.log_points import LineBudget, LogPoints, values_of
 from windlass.worker.loss_tracking import NOT_FINITE, Losses
 from windlass.worker.training_start import TrainingStart
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, safe, whole
@@ -31,6 +33,8 @@ LOSS_GAPS, LOSS_STEPS = 3, 30
 LOSS_STEPS."""
 
 _PARTIAL_BYTES = 64 << 10
+_MAX_VALUE = 1e300  # larger integers of JSON are no floats
+_MAX_POINTS = 20_000  # maximum between two reads by the node
 _TAIL_BYTES = 16 << 10
 _LINES = 32
 _LINES_AFTER_STEP = 4  # older lines that are searched for a loss or an epoch, once a step is found
@@ -38,6 +42,10 @@ _LINES_AFTER_STEP = 4  # older lines that are searched for a loss or an epoch, o
 # All fields of one group come from a single line, so that a step is never shown with the total of another progress bar.
 _OF_STEP = ("step", "total", "rate", "samples_per_second", "percent", "phase")
 _TOGETHER = (_OF_STEP, ("loss",), ("epoch",), ("metrics",))
+
+
+Point = tuple[str, str, "float | None", float, "float | str"]
+"""A value of a metric: its source, name, step, time in Unix seconds, and value."""
 
 
 class Recogniser:
@@ -60,14 +68,24 @@ class Recogniser:
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """Checkpoint events in order, each once; the caller empties the list."""
+        self.points: list[Point] = []
+        """Values of metrics in order, each once; the caller empties the list."""
+        self._log_points = LogPoints()
+        self._at = 0.0
+        """Unix seconds at which the newest output arrived."""
+        self._reported_step: int | None = None
+        """Newest step in a structured line."""
+        self._budget = LineBudget()
+        self._in_series: set[str] = set()
+        """Metrics that structured lines report; printed values of them are not kept."""
         self.beginning = TrainingStart(self._of_line)
         """Finds where the training begins in the output."""
         self.losses = Losses()
         """Finds where the loss becomes NaN or infinite."""
 
-    def feed(self, chunk: bytes) -> Progress | None:
-        """Returns the newest progress in the lines that end in `chunk`, or None. Raises nothing, even for invalid
-        bytes.
+    def feed(self, chunk: bytes, at: float = 0.0) -> Progress | None:
+        """Returns the newest progress in the lines that end in `chunk`, or None, and adds to `points`. Raises nothing,
+        even for invalid bytes. `at` is the time at which the output arrived, in Unix seconds.
 
         Keys, if the line has them: step and total (of the run or of the epoch, as printed), epoch, loss, rate (steps
         per second), samples_per_second, phase, message, percent (0 to 100, only without a total) and metrics (name to
@@ -75,6 +93,7 @@ class Recogniser:
         "evaluating" during an evaluation, and "training" with the first step after an evaluation. Reads all structured
         lines, and the last 32 other lines of a chunk.
         """
+        self._at = at
         data = self._partial + chunk if self._partial else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         was_read, self._partial_was_read = self._partial_was_read, False
@@ -82,11 +101,10 @@ class Recogniser:
         if self.beginning.is_open:
             self._read_beginning(data[:end])
         structured = self._structured(data)
-        found = None
-        if "loss" not in self._reported:
-            found = self._unreported(self._of_tail(data, end, previous, was_read))
-            if found:
-                self._follow_loss(found, data[:end])
+        printed = self._of_tail(data, end, previous, was_read)
+        found = self._unreported(printed) if "loss" not in self._reported else None
+        if found:
+            self._follow_loss(found, data[:end])
         return self._without_old_loss({**(found or {}), **(structured or {})}) or None
 
     def _without_old_loss(self, found: Progress) -> Progress:
@@ -171,13 +189,52 @@ class Recogniser:
                 self._take_reported({"step": 0})
             elif data.startswith(_CHECKPOINT, at):
                 self._add_checkpoint(_from_json(data[at + len(MARKER) : end]).get("checkpoint"))
-            elif fields := _checked(_from_json(data[at + len(MARKER) : end]), _PROGRESS_FIELDS):
-                found = {**(found or {}), **fields}
-                self._take_reported(fields)
-                self.beginning.report("structured", fields.get("step"))
-                self.losses.take(fields)
+            else:
+                given = _from_json(data[at + len(MARKER) : end])
+                self._add_series(given.get("series"))
+                if fields := _checked(given, _PROGRESS_FIELDS):
+                    self._reported_step = fields.get("step", self._reported_step)
+                    found = {**(found or {}), **fields}
+                    self._take_reported(fields)
+                    self.beginning.report("structured", fields.get("step"))
+                    self.losses.take(fields)
             at = data.find(MARKER, end)
         return found
+
+    def _add_series(self, series: Any) -> None:
+        """Adds the points of a line's series (see `train/series.py`); ignores a damaged one."""
+        try:
+            times = [series["at"] + ms / 1000 for ms in series["ms"]]
+            steps = [_figure(step) for step in series["steps"]]
+            columns = [(str(name), [_figure(value) for value in values]) for name, values in series["values"].items()]
+        except (TypeError, KeyError, AttributeError, OverflowError):
+            return
+        self._in_series.update(name for name, _ in columns[:_MAX_POINTS])
+        for name, values in columns:
+            if len(values) == len(steps) == len(times):
+                for step, at, value in zip(steps, times, values):  # noqa: B905 - `strict` came with Python 3.10
+                    if isinstance(step, str) or abs(step or 0) >= INTEGER_LIMIT or not 0 <= at < INTEGER_LIMIT:
+                        continue
+                    if value is not None and (isinstance(value, str) or abs(value) < _MAX_VALUE):
+                        self._add_point(("report", name, step, at, value))
+
+    def _add_printed(self, fields: Progress) -> None:
+        """Adds the values of a printed line."""
+        for name, step, value in self._log_points.take(fields, self._reported_step):
+            if name not in self._in_series:
+                self._add_point(("log", name, step, self._at, value))
+
+    def add_posted(self, progress: Progress, at: float) -> None:
+        """Adds the values that the rank has posted to the status server, of metrics that it neither reports nor prints,
+        because it posts only some of the values that it prints.
+        """
+        for name, value in values_of(progress):
+            if name not in self._in_series and not self._log_points.has(name):
+                self._add_point(("log", name, progress.get("step"), at, value))
+
+    def _add_point(self, point: Point) -> None:
+        if len(self.points) < _MAX_POINTS:
+            self.points.append(point)
 
     def _add_checkpoint(self, fields: Any) -> None:
         if isinstance(fields, dict) and str(fields.get("action")) in _CHECKPOINT_ACTIONS:
@@ -190,23 +247,39 @@ class Recogniser:
     def _of_lines(self, lines: list[bytes]) -> Progress | None:
         lines = [line for line in lines if MARKER not in line]
         if self._pattern is not None:
-            for line in reversed(lines):
-                own = _from_own(self._pattern, line)
-                if own:
-                    self._only = "pattern"
-                    return own
+            own = [fields for line in lines if (fields := _from_own(self._pattern, line))]
+            for fields in own:
+                self._add_printed(fields)
+            if own:
+                self._only = "pattern"
+                return own[-1]
         if self._only == "pattern":
             return None
         # tqdm ends the line of a bar only when the next bar starts, which may be an hour later.
         if self._partial[-64:].rstrip().endswith(b"]") and len(self._partial) <= LINE_CHARS:
             self._partial_was_read = True
             lines = [*lines, self._partial]
-        found = _newest(lines)
+        found = self._of_known(lines[-_LINES - 1 :]) if is_hint(b"\n".join(lines)) else None
         if found is not None and "phase" in found:
             self._evaluating = True
         elif found is not None and self._evaluating and "step" in found:
             self._evaluating = False
             found["phase"] = "training"
+        return found
+
+    def _of_known(self, lines: list[bytes]) -> Progress | None:
+        """Returns the newest progress in lines of known formats, and adds the values of the lines that it has read.
+
+        It reads all lines unless the rank prints too many; then only those that the newest progress needs.
+        """
+        read: list[Progress] = []
+        left = _progress_of(reversed(lines), read)
+        is_rare = self._budget.allows(len(lines), self._at)
+        found = _newest(left) if is_rare or "loss" not in self._reported else None
+        if is_rare:
+            collections.deque(left, maxlen=0)
+        for fields in reversed(read):
+            self._add_printed(fields)
         return found
 
 
@@ -234,24 +307,33 @@ def _last_lines(data: bytes, *, cut: bool) -> list[bytes]:
     return [line for line in lines[-_LINES - 1 :] if line]
 
 
-def _newest(lines: list[bytes]) -> Progress | None:
-    if not lines or not is_hint(b"\n".join(lines)):
-        return None
+def _known(line: bytes) -> Progress | None:
+    """Returns the progress in a line of a known format."""
+    return recognise(line.decode("utf-8", "replace")) if len(line) <= 2 * LINE_CHARS and is_hint(line) else None
+
+
+def _progress_of(lines: Iterable[bytes], read: list[Progress]) -> Iterator[Progress | None]:
+    """Yields the progress in each line, reading no line ahead, and appends it to `read`."""
+    for line in lines:
+        if fields := _known(line):
+            read.append(fields)
+        yield fields
+
+
+def _newest(lines: Iterator[Progress | None]) -> Progress | None:
+    """Returns the newest value of each field. `lines` is the progress of each line, newest line first."""
     found: Progress = {}
     left = _LINES + 1
-    for line in reversed(lines):
-        if left == 0:
-            break
+    for fields in lines:
         left -= 1
-        if len(line) > 2 * LINE_CHARS or not is_hint(line):
-            continue
-        fields = recognise(line.decode("utf-8", "replace"))
         if fields:
             for together in _TOGETHER:
                 if not any(name in found for name in together):
                     found.update((name, fields[name]) for name in together if name in fields)
             if "step" in found:
                 left = 0 if "loss" in found else min(left, _LINES_AFTER_STEP)
+        if left == 0:
+            break
     return found or None
 
 

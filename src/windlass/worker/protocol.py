@@ -315,6 +315,17 @@ class ProgressMade(NodeEvent):
     """Progress of one rank, except that `samples_per_second` is the sum over the node's ranks."""
 
 
+class MetricsReported(NodeEvent):
+    """New values of metrics of a node's ranks."""
+
+    kind = "metrics"
+    seq: int
+    """Number of this event in the attempt of the node, from 1 on."""
+    series: tuple[Mapping[str, Any], ...]
+    """For each metric: `rank`, `source`, `name`, and the columns `steps`, `times` (Unix seconds) and `values`, where
+    "nan", "inf" and "-inf" stand for numbers that JSON lacks."""
+
+
 class FirstStep(NodeEvent):
     """First training step that a rank reported."""
 
@@ -638,9 +649,9 @@ class LinesCounted(NodeEvent):
 EVENTS: Mapping[str, type[NodeEvent]] = {
     event.kind: event
     for event in (
-        NodeStarted, RankChanged, OutputBegan, ProgressMade, FirstStep, CheckpointReported, LossNotFinite,
-        PeersUnreachable, RankFailing, RanksAtWork, PreemptionNotice, NodeWarning, StacksTaken, RanksAlone, NodeEnded,
-        LinesCounted, WorkerFailed, CollectionBegan, CodeFiles,
+        NodeStarted, RankChanged, OutputBegan, ProgressMade, MetricsReported, FirstStep, CheckpointReported,
+        LossNotFinite, PeersUnreachable, RankFailing, RanksAtWork, PreemptionNotice, NodeWarning, StacksTaken,
+        RanksAlone, NodeEnded, LinesCounted, WorkerFailed, CollectionBegan, CodeFiles,
     )
 }  # fmt: skip
 

@@ -23,6 +23,10 @@ ALWAYS: Final = frozenset({"sts:GetCallerIdentity", "iam:GetUser"})
 """Actions that need no policy. GetCallerIdentity is always allowed. The provider calls GetUser only if AWS's own checks
 are skipped, as with an emulator, and ignores the response."""
 
+OF_DEPLOYERS: Final = frozenset({"sagemaker:ListEndpointConfigs"})
+"""Actions that `down` tries and can do without: deployments are listed with the rights of users who deploy, and without
+those the removal refuses the endpoints that use the role of the cluster."""
+
 
 class LimitedUser:
     """A user without permissions until policies are attached."""

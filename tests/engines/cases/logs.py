@@ -80,6 +80,13 @@ class Logs(Case):
         assert progress.loss == pytest.approx(1 / 12, abs=1e-3)
         assert "progress" in [event.kind for event in run.events]
 
+    @differs(Aspect.OUTPUT)
+    def test_reported_values_are_metrics_of_the_run(self, harness: Harness) -> None:
+        run = harness.finish("report", "12")
+        [loss] = [one for one in harness.engine.metrics(run.id) if (one.name, one.source) == ("loss", "report")]
+        assert (loss.rank, loss.attempts, loss.steps) == (0, (1,) * 12, tuple(range(1, 13)))
+        assert loss.values == pytest.approx([1 / step for step in range(1, 13)])
+
     def test_structured_lines_are_hidden_from_output(self, harness: Harness) -> None:
         run = harness.finish("report", "12")
         assert "::windlass" not in run.text()

@@ -223,9 +223,11 @@ def test_billed_time_covers_all_hosts_and_attempts(harness: Harness, plane: Cont
         assert (billed.node_seconds, billed.cost) == (sum(seconds), expected)
 
 
-def test_exec_in_container_is_refused(harness: Harness, plane: ControlPlane) -> None:
+def test_exec_in_container_and_connections_to_it_are_refused(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("sleep", "600").until_ready()
     with pytest.raises(UsageError, match="cannot run commands in a running container"), open(os.devnull, "wb") as out:
         harness.engine.exec(run.id, 0, None, ["ls"], None, out, out)
+    with pytest.raises(UsageError, match="accepts no connections to the containers of a training job"):
+        harness.engine.ports(run.id)
     harness.engine.stop(run.id)
     assert run.wait().phase is Phase.STOPPED

@@ -16,16 +16,19 @@ from tests.helpers.until import until
 
 from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.description import write_description
-from windlass.engines.sagemaker.host_log import HostLog
+from windlass.engines.sagemaker.host_log import START_SEQ, HostLog
 from windlass.engines.sagemaker.late_logs import LATE, read_late_logs
 from windlass.engines.sagemaker.service import Description, LogPage, NotLoggedIn, Request
+from windlass.runs.metrics import MetricsFile, read_metrics
 from windlass.runs.node_events import StageReached
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
     CheckpointReported,
+    MetricsReported,
     NodeEnded,
     NodeEvent,
     NodeSpec,
+    NodeStarted,
     NodeWarning,
     PreemptionNotice,
     RankChanged,
@@ -304,6 +307,43 @@ def test_late_lines_of_restarted_host_are_read(service: LaggingService, tmp_path
     read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
     assert (tmp_path / "rank-0.log").read_bytes() == b"step 1\nstep 2\n"
     assert not (tmp_path / LATE).exists()
+
+
+def reported(seq: int, value: float) -> str:
+    """Returns a line of a host's log with one point."""
+    points = {"rank": 0, "source": "report", "name": "loss", "steps": [seq], "times": [1e9], "values": [value]}
+    return last(MetricsReported(time.time(), seq, (points,)))
+
+
+def test_points_that_arrive_after_the_end_are_added_once(service: LaggingService, tmp_path: Path) -> None:
+    (folder := tmp_path / "attempt-1").mkdir()
+    specs = of_one_host(folder)
+    MetricsFile(tmp_path).append(1, 0, 1, [{"rank": 0, "source": "report", "name": "loss"}
+                                           | {"steps": [1], "times": [1e9], "values": [0.5]}])  # fmt: skip
+    service.lines = {"algo-1-1": [reported(1, 0.5), reported(2, 0.4)]}
+    for _ in range(2):
+        read_late_logs(lambda: service, "digits-1", 1, specs, folder)
+    service.lines["algo-1-2"] = ["[0] before"] * 2 + [reported(1, 0.3), last(NodeEnded(time.time(), ()))]
+    read_late_logs(lambda: service, "digits-1", 1, specs, folder)
+    (found,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert found.values == (0.5, 0.4, 0.3)
+
+
+def test_points_of_a_restarted_host_have_other_numbers(service: LaggingService, attempt: JobAttempt) -> None:
+    """Each start of a host counts its events from 1; the points before an interruption are kept."""
+    began = NodeStarted(time.time(), 1, 1, "boot", "cold")
+    notice = PreemptionNotice(time.time(), "sigterm", "terminate")
+    service.lines = {"algo-1-1": [last(began), reported(1, 0.5), last(notice), reported(2, 0.4)]}
+    seen: list[MetricsReported] = []
+
+    def is_read(count: int) -> bool:
+        seen.extend(event for event in attempt.nodes[0].updates() if isinstance(event, MetricsReported))
+        return len(seen) == count
+
+    until(lambda: is_read(2))
+    service.lines["algo-1-2"] = ["[0] before"] * 4 + [last(began), reported(1, 0.3)]
+    until(lambda: is_read(3))
+    assert [event.seq for event in seen] == [1, 2, START_SEQ + 1]
 
 
 def test_login_of_another_account_keeps_late_logs_marked(

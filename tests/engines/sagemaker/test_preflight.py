@@ -173,3 +173,26 @@ def test_quotas_of_zero_are_reported(plane: ControlPlane) -> None:
 def test_denied_queries_are_reported_as_unknown(plane: ControlPlane) -> None:
     plane.refuse("SimulatePrincipalPolicy", "AccessDenied", "not authorized", times=2, status=403)
     assert bad(target()) == {"rights of role": "warn", "rights of login": "warn"}
+
+
+ENDS = f"arn:aws:iam::{ACCOUNT}:role/ends"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trusted", "policy", "expected"),
+    [
+        (policies.SCHEDULER, {}, "all permissions to end deployments"),
+        (policies.SERVICE, {}, "does not trust EventBridge Scheduler"),
+        (policies.SCHEDULER, {"Statement": []}, "missing: s3:DeleteObject on"),
+    ],
+)
+def test_role_of_schedules_is_checked(
+    plane: ControlPlane, trusted: str, policy: Mapping[str, Any], expected: str
+) -> None:
+    one = target(schedule_role=ENDS)
+    plane.account.roles["ends"] = policies.trust_policy(trusted)
+    plane.account.policies[ENDS] = {**policies.schedule_policy(one, ACCOUNT), **policy}
+    check = found(one)["schedule role"]
+    assert expected in check.found
+    assert (check.level == "ok") is expected.startswith("all")

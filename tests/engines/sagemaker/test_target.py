@@ -183,6 +183,8 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
             other.find("none")
         with pytest.raises(UsageError, match="cannot run commands in a running container"):
             other.exec(run_id, 0, None, ["ls"], None, None, None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="accepts no connections to the containers of a training job"):
+            other.ports(run_id)
         with pytest.raises(UsageError, match="is on the machine that started it"):
             other.write_note(run_id, "x")
         engine.stop(run_id)

@@ -108,7 +108,7 @@ class Scope:
 
     @property
     def tag_reason(self) -> str:
-        """Reason of the owner that the cluster's own tag names."""
+        """Why a resource with the tag of the cluster belongs to the cluster."""
         return f"tag {OWNER}={self.name}"
 
     def owner(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.clusters.terraform.events import Diagnostic
+from windlass.engines.aws_codes import LOGIN_HINT
 from windlass.errors import EngineError
 
 
@@ -82,7 +83,6 @@ def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
     return None
 
 
-LOGIN: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 ALLOW: Final = "allow the action to the identity that runs Windlass; `windlass cluster policy` prints what it needs"
 _RULES: Final = (
     (r"LocalState not locked", "the lock is held by a terraform that runs on this machine: wait for it, or end it"),
@@ -95,7 +95,7 @@ _RULES: Final = (
         r"|get credentials:|ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClient|InvalidAccessKeyId"
         r"|SignatureDoesNotMatch|AuthFailure|SSO (session|token) .*expired|InvalidGrantException"
         r"|failed to get shared config profile",
-        LOGIN,
+        LOGIN_HINT,
     ),
     (
         r"AccessDenied|UnauthorizedOperation|is not authorized to perform|AuthorizationError|StatusCode: 403"

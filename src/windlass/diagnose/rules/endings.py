@@ -28,6 +28,7 @@ from windlass.runs.events import (
 )
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import DISK_FIX
+from windlass.spec.labels import SERVICE_LABEL, command_of_service
 from windlass.worker.protocol import GRACE_OVER, MORE_GRACE
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
@@ -91,10 +92,13 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     evidence += _last_places(case)
     more_time = f"windlass resume {case.status.id} --timeout TIME gives it more"
     fix = f"{resumed(case)} with the same time limit; --timeout TIME sets a longer one"
+    if kind := case.status.about.labels.get(SERVICE_LABEL):
+        reached = "the service has ended at its time limit"
+        fix = f"nothing to fix: {command_of_service(kind)} starts another, and --for TIME sets a longer limit"
     cut = _cut(case)
-    if cut:
+    if cut and kind is None:
         reached, fix = f"{reached}; {cut}", f"{_more_grace(case)}; {fix}"
-    yield Verdict("timeout", reached, None, tuple(evidence), fix, 85 if cut else 70)
+    yield Verdict("timeout", reached, None, tuple(evidence), fix, 100 if kind else 85 if cut else 70)
     is_started = any(state.pid is not None for state in case.status.ranks)
     if case.status.ranks and not is_started and case.plan.nodes.setup and _has_begun(case):
         output = [line for seen in case.ranks for line in last_lines(seen.tail)]

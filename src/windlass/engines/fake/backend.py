@@ -18,6 +18,7 @@ from windlass.runs.clock import Clock
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
 from windlass.supervise.recorder import Recorder
 from windlass.worker.logfile import LogFile
+from windlass.worker.metrics import MetricPoints
 from windlass.worker.protocol import (
     NodeEnded,
     NodeEvent,
@@ -65,6 +66,7 @@ class FakeNode(Node):
         self._kill_at = float("inf")
         self._threads: list[RankThread] = []
         self._progress: dict[str, Any] = {}
+        self._metrics = MetricPoints(spec.world_size)
         self._found = list(spec.found)
         self._spoke = self._is_failing = self._is_asked_for_stacks = False
 
@@ -97,6 +99,7 @@ class FakeNode(Node):
         is_over = not self.lives()  # read before the output, so that the output of ended ranks is complete
         ended = [thread for thread in self._threads if thread.exit_code is not None and not thread.reported]
         yield from self._output(self._clock.time())
+        yield from self._metrics.take(self._clock.time(), at_once=is_over)
         if self._is_asked_for_stacks:
             self._is_asked_for_stacks = False
             yield StacksTaken(self._clock.time(), ())  # no stacks: threads wait in code of this engine
@@ -126,6 +129,8 @@ class FakeNode(Node):
         for thread in self._threads:
             for event in thread.rank.take_checkpoints():
                 yield event_of({"kind": "checkpoint", "at": now, "rank": thread.rank.rank, **event})
+            for point in thread.rank.take_points():
+                self._metrics.add(thread.rank.rank, *point)
 
 
 class FakeBackend(Backend):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from windlass.worker.logfile import LogFile
-from windlass.worker.progress import MARKER
+from windlass.worker.progress import MARKER, Point
 from windlass.worker.protocol import NodeSpec, RankFailure, RankSpec
 
 
@@ -47,6 +47,11 @@ class FakeRank:
         with self._writing:
             return self._log.take_checkpoints()
 
+    def take_points(self) -> list[Point]:
+        """Returns the values of metrics since the last call; used by the supervisor."""
+        with self._writing:
+            return self._log.take_points()
+
     def print(self, text: str) -> None:
         """Writes one or more lines."""
         self.write(f"{text}\n")
@@ -63,8 +68,13 @@ class FakeRank:
             self._wake()
 
     def report(self, **fields: Any) -> None:
-        """Reports like `windlass.train.report`: step, total, epoch, loss, samples_per_second, phase, message."""
-        self.write(MARKER + json.dumps(fields).encode() + b"\n")
+        """Reports like `windlass.train.report`: step, total, epoch, loss, samples_per_second, phase, message, and other
+        numbers by name. All numbers except step and total are metrics.
+        """
+        numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
+        values = {name: [value] for name, value in numbers.items() if name not in ("step", "total")}
+        series = {"at": time.time(), "ms": [0], "steps": [numbers.get("step")], "values": values}
+        self.write(MARKER + json.dumps({**fields, "series": series} if values else fields).encode() + b"\n")
         self._wake()
 
     def checkpoint(self, action: str = "saved", **fields: Any) -> None:

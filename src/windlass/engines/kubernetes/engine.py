@@ -29,16 +29,19 @@ from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ClusterStep, CodeStep, NodePool, NodePoolsStep, SupervisorStep
 from windlass.runs.events import ConditionChanged
+from windlass.runs.metrics import Series
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import RunWriter, Store
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.base import OpenPort
     from windlass.engines.checks import ObjectChange
     from windlass.engines.kubernetes.access.exec_copy import RunPods
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
     from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+    from windlass.plan.exposure import Exposure
     from windlass.runs.context import Context
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
@@ -54,6 +57,7 @@ class KubernetesEngine(SupervisedEngine):
     kind: ClassVar[str] = "kubernetes"
     is_remote: ClassVar[bool] = True
     has_list_prices: ClassVar[bool] = True
+    runs_services: ClassVar[bool] = True
     _supervisor = supervisor_program("windlass.engines.kubernetes.running.backend:KubernetesBackend", "-I")
     _supervised: ClusterSupervised | None = None
 
@@ -268,6 +272,13 @@ class KubernetesEngine(SupervisedEngine):
         with self._in_cluster.logs(run_id, follow=follow) if inside else super().logs(run_id, follow=follow) as found:
             yield found
 
+    @override
+    def metrics(self, run_id: str) -> tuple[Series, ...]:
+        status = self.store.status(run_id, with_progress=False)
+        if status.supervision.supervisor == CLUSTER:
+            self._in_cluster.copy_metrics(status)
+        return super().metrics(run_id)
+
     def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
         """Imports the record of a run from its cluster; returns False if the cluster has no record. Raises Refused,
         Unreachable, StoreError.
@@ -295,6 +306,35 @@ class KubernetesEngine(SupervisedEngine):
     ) -> int:
         with self._files(run_id) as files:
             return files.execute(node, rank, command, stdin, stdout, stderr)
+
+    @contextlib.contextmanager
+    @override
+    def ports(self, run_id: str) -> Iterator[OpenPort]:
+        from windlass.engines.kubernetes.access.port_forward import RunPorts
+
+        with self._client_of(run_id) as client:
+            yield RunPorts(client, run_id).open
+
+    @override
+    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
+        from windlass.engines.kubernetes.running.exposed import expose
+
+        with self._client_of(run_id) as client:
+            return expose(client, run_id, exposure, seconds)
+
+    @override
+    def conceal(self, run_id: str) -> bool:
+        from windlass.engines.kubernetes.running.exposed import conceal
+
+        with self._client_of(run_id) as client:
+            return conceal(client, run_id)
+
+    @override
+    def service_files(self, run_id: str) -> Mapping[str, bytes]:
+        from windlass.engines.kubernetes.access.service_files import service_files
+
+        with self._client_of(run_id) as client:
+            return service_files(client, run_id)
 
     @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from windlass.compat import override
-from windlass.engines.base import ClaimFiles, Engine, TargetRuns, Watch
+from windlass.engines.base import ClaimFiles, Engine, OpenPort, TargetRuns, Watch
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.access.errors import NotLoggedIn, Unreachable
@@ -24,7 +24,9 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
 if TYPE_CHECKING:
+    from windlass.engines.deployments import Deployments
     from windlass.engines.kubernetes.engine import KubernetesEngine
+    from windlass.plan.exposure import Exposure
     from windlass.spec.address import ClusterAddress
     from windlass.spec.targets import KubernetesTarget
     from windlass.storage.progress import Progress
@@ -53,6 +55,27 @@ class ClusterRuns(TargetRuns):
     def _connected(self) -> contextlib.closing[Client]:
         return connect(self._target, self._context.environ)
 
+    @override
+    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
+        from windlass.engines.kubernetes.running.exposed import expose
+
+        with self._connected() as client:
+            return expose(client, run_id, exposure, seconds)
+
+    @override
+    def conceal(self, run_id: str) -> bool:
+        from windlass.engines.kubernetes.running.exposed import conceal
+
+        with self._connected() as client:
+            return conceal(client, run_id)
+
+    @override
+    def service_files(self, run_id: str) -> Mapping[str, bytes]:
+        from windlass.engines.kubernetes.access.service_files import service_files
+
+        with self._connected() as client:
+            return service_files(client, run_id)
+
     @contextlib.contextmanager
     @override
     def claim_files(self, claim: str) -> Iterator[ClaimFiles]:
@@ -61,6 +84,12 @@ class ClusterRuns(TargetRuns):
 
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
             yield files
+
+    @override
+    def deployments(self) -> Deployments:
+        from windlass.engines.kubernetes.running.deployments import KubernetesDeployments
+
+        return KubernetesDeployments(cast("KubernetesTarget", self._target), self._context.environ)
 
     @override
     def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
@@ -268,6 +297,14 @@ class ClusterRuns(TargetRuns):
                     condition = ConditionChanged("PodsStillRunning", f"it is {status.phase}", self._context.now())
                     return status.with_condition(condition)
                 time.sleep(POLL_SECONDS)
+
+    @contextlib.contextmanager
+    @override
+    def ports(self, run_id: str) -> Iterator[OpenPort]:
+        from windlass.engines.kubernetes.access.port_forward import RunPorts
+
+        with self._connected() as client:
+            yield RunPorts(client, run_id).open
 
     @override
     def only_copy(self, run_id: str) -> str:

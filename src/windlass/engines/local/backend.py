@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -26,6 +27,7 @@ from windlass.plan.plan import Plan
 from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, UploadStep
 from windlass.runs.clock import Clock
 from windlass.runs.events import NetworkCreated, NodeAddress, Warned
+from windlass.runs.private import service_folder
 from windlass.runs.stop_request import read_stop_request
 from windlass.supervise.backend import Backend
 from windlass.supervise.recorder import Recorder
@@ -145,17 +147,26 @@ class LocalBackend(Backend):
         return any(node.has_reported() or node.lives() for node in nodes)
 
     @override
+    def remove(self) -> None:
+        self._remove_service()
+
+    def _remove_service(self) -> None:
+        """Removes the credentials of a service; a run that is no service has none."""
+        shutil.rmtree(service_folder(self._run_dir.parent.parent, self._run_dir.name), ignore_errors=True)
+
+    @override
     def unreachable(self) -> set[int]:
         return set().union(*(netns.unplugged(network) for network in self._plan.every(NetworkStep)))
 
     def prepare_end(self, record: Recorder) -> None:
-        """Removes the networks and releases the slots before the end is recorded, because no command cleans up an ended
-        run.
+        """Removes the networks and the credentials of a service, and releases the slots, before the end is recorded,
+        because no command cleans up an ended run.
         """
         self._staging.end()
         self._uploads.end()
         self._upload.end()
         self.admission.slots.leave()
+        self._remove_service()
         for network in self._plan.every(NetworkStep):
             for refused in netns.remove(network):
                 record.note(Warned(f"left behind: {refused}"))

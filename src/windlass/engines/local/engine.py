@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
@@ -13,16 +13,18 @@ from windlass.compat import override
 from windlass.engines import travel
 from windlass.engines.checks import CheckReport
 from windlass.engines.supervised import SupervisedEngine, supervisor_program
-from windlass.errors import StoreError, UsageError
+from windlass.errors import EngineError, StoreError, UsageError
 from windlass.plan.plan import Plan
-from windlass.runs.private import refuse_foreign
+from windlass.runs.private import refuse_foreign, service_folder
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.base import OpenPort
     from windlass.engines.local.backend import LocalBackend
     from windlass.engines.local.warm_pool import WarmPool
     from windlass.runs.context import Context
+    from windlass.runs.record import Status
     from windlass.spec.job import Job
     from windlass.spec.targets import LocalTarget
     from windlass.worker.tarpipe import Received
@@ -33,6 +35,7 @@ class LocalEngine(SupervisedEngine):
 
     kind: ClassVar[str] = "local"
     can_follow: ClassVar[bool] = True
+    runs_services: ClassVar[bool] = True
     # -I -S: the supervisor needs only the standard library and this package. Without site-packages it starts in half
     # the time.
     _supervisor = supervisor_program("windlass.engines.local.engine:of_supervisor", "-I", "-S")
@@ -95,11 +98,25 @@ class LocalEngine(SupervisedEngine):
     ) -> int:
         from windlass.engines.local import exec_copy
 
+        status = self._status_here(run_id)
+        plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
+        return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
+
+    def _status_here(self, run_id: str) -> Status:
+        """Returns the status of a run. Raises UsageError if it runs on another machine that shares the records."""
         status = self.store.status(run_id)
         if (host := self.store.host_elsewhere(status)) is not None:
             raise UsageError(f"{run_id} runs on {host}, and this is another machine", f"call this on {host}")
-        plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
-        return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
+        return status
+
+    @contextlib.contextmanager
+    @override
+    def ports(self, run_id: str) -> Iterator[OpenPort]:
+        from windlass.engines.local.ports_of_nodes import open_port
+
+        self._status_here(run_id)
+        networks = self.store.plan(run_id).nodes.networks
+        yield lambda node, port: open_port(networks[node].namespace if networks else None, node, port)
 
     @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
@@ -115,6 +132,14 @@ class LocalEngine(SupervisedEngine):
 
         slash = "/" if path.endswith("/") else ""
         return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", on_progress, local.resolve().name)
+
+    @override
+    def service_files(self, run_id: str) -> Mapping[str, bytes]:
+        folder = service_folder(self.store.home, run_id)
+        try:
+            return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        except OSError as error:
+            raise EngineError(f"{run_id} has ended, or runs on another machine ({error})") from error
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """Returns the folder of a run, and the environment variables that name its result folders."""
@@ -150,7 +175,21 @@ class LocalEngine(SupervisedEngine):
                         (folder / part).symlink_to(package / part)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
+        if plan.service_files:
+            _write_service(service_folder(self.store.home, plan.run_id), plan.service_files)
         refuse_foreign(self.store.home)  # checked again: another user may have created the folder meanwhile
+
+
+def _write_service(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes the files of a service, readable by this user only. Raises StoreError."""
+    try:
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        for name, data in files.items():
+            (folder / name).touch(mode=0o600)
+            (folder / name).write_bytes(data)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written ({error.strerror})", "see: windlass doctor") from error
 
 
 def _own_pool(home: Path) -> WarmPool:

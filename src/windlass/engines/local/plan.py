@@ -15,11 +15,13 @@ from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
 from windlass.plan.compose import NodeTemplate
-from windlass.plan.environment import contract, known_at_start, secret_variable
+from windlass.plan.environment import SERVICE_DIR, contract, known_at_start, secret_variable
 from windlass.plan.notes import Note, blocker, lone_ranks, time_limit
 from windlass.plan.plan import Plan, Policy
 from windlass.plan.price import price
 from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, Step, UploadStep, node_steps
+from windlass.runs.private import service_folder
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.storage.address import HTTP, STORES
 from windlass.stores.gs_az import INSTALL
 from windlass.worker import masking
@@ -109,8 +111,8 @@ def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
 
 
 def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> list[QueueStep]:
-    """Returns the step that waits for slots of the target before the first attempt."""
-    if target.slots is None:
+    """Returns the step that waits for slots of the target before the first attempt. Services take no slots."""
+    if target.slots is None or SERVICE_LABEL in job.labels:
         return []
     takes, priority = num_nodes * (job.resources.gpus or procs), _priority(job)
     # Slots are GPUs, unless a variable already selects the GPUs of the ranks.
@@ -127,6 +129,8 @@ def _priority(job: Job) -> int | None:
 
 def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> Iterator[Note]:
     """Yields notes about problems with the slots or the priority of a job."""
+    if SERVICE_LABEL in job.labels:
+        return
     if target.slots is None:
         if job.priority is not None:
             yield Note(
@@ -199,6 +203,8 @@ def _nodes(
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
     )
+    if SERVICE_LABEL in job.labels:
+        promised[SERVICE_DIR] = str(service_folder(facts.home, run_id))
     defaults = _defaults(job, facts, num_nodes * procs, run_dir)
     common = {**promised, **defaults, **target.env, **job.env}
     chosen = {*facts.environ, *common}

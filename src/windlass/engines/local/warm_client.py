@@ -148,8 +148,14 @@ class WarmClient:
             "modules": list(modules),
         }
         whole = self._path("json.start")
-        whole.write_text(json.dumps(about))
-        whole.replace(self._path("json"))
+        try:
+            whole.write_text(json.dumps(about))
+            whole.replace(self._path("json"))
+        except OSError:
+            # On a full disk, no command would list or end the process.
+            process.send(popen.pid, signal.SIGKILL)
+            self.remove_files(keep_log=True)
+            raise
 
     def ask(
         self,

@@ -20,7 +20,7 @@ from windlass.engines.sagemaker.description import (
     seconds_of,
     write_description,
 )
-from windlass.engines.sagemaker.host_log import HostLog, place_of
+from windlass.engines.sagemaker.host_log import HostLog, numbered, place_of
 from windlass.engines.sagemaker.late_logs import mark_late
 from windlass.engines.sagemaker.layout import some_of
 from windlass.engines.sagemaker.service import (
@@ -45,6 +45,7 @@ from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import (
     OUTPUTS_INCOMPLETE,
     CheckpointReported,
+    MetricsReported,
     NodeEvent,
     NodeSpec,
     NodeWarning,
@@ -95,7 +96,7 @@ class HostNode(Node):
         """Whether SageMaker has sent SIGTERM: for a spot interruption, the failure of another host, or a stop."""
         self._withheld: list[NodeEvent] = []
         """Events since the SIGTERM, withheld until the job has ended and discarded if it is started again. Checkpoint
-        events are not withheld: the next start continues from the checkpoint."""
+        events are not withheld: the next start continues from the checkpoint. Nor are metrics."""
 
     @override
     def updates(self) -> Iterator[NodeEvent]:
@@ -111,6 +112,8 @@ class HostNode(Node):
                 if event.message and not self._has_sigterm:  # warns now, because the job may take minutes to end
                     message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
                     yield NodeWarning(event.at, message)
+            elif isinstance(event, MetricsReported):
+                yield numbered(event, self._starts_read)
             elif self._has_sigterm and not (attempt.was_stopped_by_user or isinstance(event, CheckpointReported)):
                 self._withheld.append(event)
             else:

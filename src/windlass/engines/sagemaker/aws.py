@@ -30,6 +30,7 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from windlass.compat import override
+from windlass.engines.aws_codes import DENIED_CODES, LOGIN_CODES, LOGIN_HINT
 from windlass.engines.sagemaker.service import (
     LOG_GROUP,
     VALIDATION,
@@ -58,24 +59,12 @@ PASSING: Final = (
     "ServiceUnavailable",
     "ServiceUnavailableException",
 )
-LOGIN: Final = (
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "RequestExpired",
-    "InvalidClientTokenId",
-    "UnrecognizedClientException",
-    "InvalidSignatureException",
-    "SignatureDoesNotMatch",
-    "AuthFailure",
-)
 NO_LOGIN: Final = (
     ConfigParseError, CredentialRetrievalError, InvalidConfigError, LoginError, MissingDependencyException,
     NoAuthTokenError, NoCredentialsError, PartialCredentialsError, ProfileNotFound, RefreshWithMFAUnsupportedError,
     SSOError, TokenRetrievalError, UnknownCredentialError,
 )  # fmt: skip
-DENIED: Final = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
 ABSENT: Final = ("ResourceNotFound", "ResourceNotFoundException")
-LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 OTHER_HINT: Final = "use the login that started the run: AWS_PROFILE; see: aws sts get-caller-identity"
 SETTLE_SECONDS: Final = 30.0
 
@@ -119,7 +108,7 @@ class Aws(Service):
             if error.code in ABSENT or (error.code == VALIDATION and "not found" in error.message):
                 self._require_account(name)
                 raise Absent(error.code, error.message) from error
-            kind, hint = (NotLoggedIn, OTHER_HINT) if error.code in DENIED else (Unavailable, "")
+            kind, hint = (NotLoggedIn, OTHER_HINT) if error.code in DENIED_CODES else (Unavailable, "")
             raise kind(f"the status of training job {name} is unknown: {error.message}", hint) from error
         if found.get("TrainingJobName") != name or "TrainingJobStatus" not in found:
             raise Unavailable(*NOT_AWS)
@@ -244,7 +233,7 @@ def _converted(error: ClientError) -> Refused | Unavailable:
         return Unavailable(f"{NOT_AWS[0]}: {what}", NOT_AWS[1])
     found = (
         NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)
-        if code in LOGIN
+        if code in LOGIN_CODES
         else Refused(code, what)
     )
     found.is_repeated = metadata.get("RetryAttempts", 0) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
@@ -18,14 +19,17 @@ from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ModelStep, TrainingJobStep
 from windlass.runs.phase import Phase
-from windlass.runs.store import RunWriter
+from windlass.runs.store import RunWriter, Store
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
+    from windlass.engines.base import Engine, OpenPort
+    from windlass.engines.deployments import Deployments
     from windlass.engines.sagemaker.backend import SageMakerBackend
     from windlass.engines.values import Manifests, ResultsLocation, WrittenRequest
     from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
+    from windlass.runs.metrics import Series
     from windlass.runs.record import Status
     from windlass.spec.job import Job
     from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
@@ -69,7 +73,7 @@ class SageMakerEngine(SupervisedEngine):
     @classmethod
     def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
         """Returns three policies: the trust policy of the role, the permissions of the role, and those of the user who
-        submits runs.
+        submits runs; for a target with a role for schedules, four more that deployments of models need.
         """
         from windlass.engines.sagemaker.connect import require_boto3
         from windlass.engines.sagemaker.preflight import policies
@@ -79,10 +83,21 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.sagemaker.aws import account, role_arn
 
         number, role = account(target.region), role_arn(target.role, target.region)
-        return [
+        runs = [
             {"trust policy": role, "document": policies.trust_policy()},
             {"policy of": role, "document": policies.role_policy(target, number)},
             {"policy of": "the login that submits runs", "document": policies.user_policy(target, number, role)},
+        ]
+        if target.schedule_role is None:
+            return runs
+        ends = role_arn(target.schedule_role, target.region)
+        deployer = policies.deployer_policy(target, number, role, ends)
+        return [
+            *runs,
+            {"policy of": f"{role}, to serve models", "document": policies.model_role_policy(target, number)},
+            {"trust policy": ends, "document": policies.trust_policy(policies.SCHEDULER)},
+            {"policy of": ends, "document": policies.schedule_policy(target, number)},
+            {"policy of": "the login that deploys models", "document": deployer},
         ]
 
     @classmethod
@@ -185,6 +200,11 @@ class SageMakerEngine(SupervisedEngine):
         with super().logs(run_id, follow=follow) as found:
             yield found
 
+    def metrics(self, run_id: str) -> tuple[Series, ...]:
+        """Returns the series of a run's metrics, for an ended run with points that arrived late. Raises OSError."""
+        self._read_late_logs(run_id)
+        return super().metrics(run_id)
+
     def _read_late_logs(self, run_id: str) -> None:
         """Reads log lines of an ended run that arrived after its end, if AWS answers."""
         status = self.store.status(run_id)
@@ -235,6 +255,13 @@ class SageMakerEngine(SupervisedEngine):
         raise UsageError(
             "exec is not supported: SageMaker cannot run commands in a running container",
             f"windlass logs -f {run_id} shows the output",
+        )
+
+    def ports(self, run_id: str) -> AbstractContextManager[OpenPort]:
+        """Raises UsageError: SageMaker gives no access to the network of a training job."""
+        raise UsageError(
+            "port-forward is not supported: SageMaker accepts no connections to the containers of a training job",
+            f"windlass metrics {run_id} and windlass logs -f {run_id} show the run",
         )
 
     def observe(self, run_id: str) -> Observations:
@@ -316,6 +343,25 @@ class SageMakerLocalEngine(SageMakerEngine):
     kind: ClassVar[str] = "sagemaker-local"
     is_remote: ClassVar[bool] = False
     has_prices: ClassVar[bool] = False
+
+    def __init__(
+        self, store: Store, target: SageMakerLocalTarget | None = None, context: Context | None = None
+    ) -> None:
+        super().__init__(store)
+        self._target, self._context = target, context
+
+    @classmethod
+    @override
+    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
+        return cls(store, target, context)
+
+    @override
+    def deployments(self) -> Deployments:
+        if self._target is None or self._context is None:
+            raise self.unsupported("deploy")
+        from windlass.engines.sagemaker.twin.deployments import TwinDeployments
+
+        return TwinDeployments(self._target, self.store.home, self._context.environ)
 
     @classmethod
     def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> CheckReport:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from windlass.engines.sagemaker.service import Service
+from windlass.runs.node_events import EventDeduplicator
 from windlass.storage.files import write_whole
 from windlass.supervise.log_tail import LogTail, nanoseconds
-from windlass.worker.protocol import NodeEnded, WorkerFailed
+from windlass.worker.protocol import MetricsReported, NodeEnded, WorkerFailed
 
 STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
 MISSING: Final = "CloudWatch has not kept them"
+START_SEQ: Final = 1 << 32
+"""Difference between the numbers of metric events of two starts of a host, each of which counts from 1."""
 LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
 """Byte strings that identify the last event of a host."""
 
@@ -26,6 +31,11 @@ def place_of(stream: str) -> int:
     """Returns the index of the host that a log stream belongs to; −1 for other streams."""
     found = STREAM.fullmatch(stream)
     return int(found[1]) - 1 if found is not None else -1
+
+
+def numbered(event: MetricsReported, start: int) -> MetricsReported:
+    """Returns an event of start `start` (from 0 on) of a host, with a number that is unique in the attempt."""
+    return event.replace(seq=event.seq + start * START_SEQ)
 
 
 class HostLog:
@@ -37,6 +47,7 @@ class HostLog:
         """Creates a reader that stops once the event `closed` is set."""
         self._service = service
         self._folder = folder
+        self.node = node
         self._of = (node, ranks, attempt, attempt)
         self._closed = closed
         self._events = folder / f"node-{node}.events"
@@ -65,6 +76,16 @@ class HostLog:
             written = self._events.read_bytes()[self._starts[-1][1] :]
             return any(kind in written for kind in LAST)
         return False
+
+    def metrics(self) -> Iterator[MetricsReported]:
+        """Yields the metric events of all starts that were read. Raises OSError."""
+        data = self._events.read_bytes() if self._starts else b""
+        bounds = [*(begin for _, begin in self._starts), len(data)]
+        for start, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            deduplicator = EventDeduplicator()
+            for event in map(deduplicator.take, data[begin:end].split(b"\n")):
+                if isinstance(event, MetricsReported):
+                    yield numbered(event, start)
 
     def read(self, stream: str) -> bool:
         """Writes new lines of a stream to the files; returns whether there were any. Raises OSError, Refused,

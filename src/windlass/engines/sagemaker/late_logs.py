@@ -16,6 +16,7 @@ from typing import Final
 from windlass.engines.sagemaker.description import num_starts, read_description
 from windlass.engines.sagemaker.host_log import HostLog, place_of
 from windlass.engines.sagemaker.service import Absent, Service
+from windlass.runs.metrics import MetricsFile
 from windlass.worker.protocol import NodeSpec
 
 LATE: Final = "late-logs"
@@ -33,7 +34,11 @@ def mark_late(folder: Path) -> None:
 def read_late_logs(
     connect: Callable[[], Service], name: str, number: int, specs: Sequence[NodeSpec], folder: Path
 ) -> None:
-    """Reads new log lines of a training job if its logs are marked as incomplete. Raises EngineError, OSError."""
+    """Reads new log lines of a training job if its logs are marked as incomplete, and adds their points to the metrics
+    of the run.
+
+    Raises EngineError, OSError.
+    """
     try:
         ended_at = (folder / LATE).stat().st_mtime
     except FileNotFoundError:
@@ -47,6 +52,10 @@ def read_late_logs(
         for stream in streams:
             if 0 <= (place := place_of(stream)) < len(logs):
                 logs[place].read(stream)
+    points = MetricsFile(folder.parent)
+    for log in logs:
+        for event in log.metrics():
+            points.append(number, log.node, event.seq, event.series)
     starts = num_starts(read_description(folder))
     if all(log.has_end(starts) for log in logs) or asked_at - ended_at > LATEST_SECONDS:
         (folder / LATE).unlink(missing_ok=True)

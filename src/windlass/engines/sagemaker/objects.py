@@ -11,16 +11,17 @@ from typing import Final
 
 import windlass.worker
 from windlass.code.unpack import extract_permitted
+from windlass.engines.aws_codes import LOGIN_HINT
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
 from windlass.plan.steps import ModelStep
 from windlass.storage.address import Address
 from windlass.stores.errors import Missing, MissingBucket, NoLogin
 from windlass.stores.folder import FolderStore
+from windlass.stores.ranged import BLOCK_BYTES
 from windlass.stores.store import Store
 
 HINT: Final = "the store is storage: of the target"
-LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 
 
 def has_file(address: str, name: str, size: int, home: Path) -> bool:
@@ -36,6 +37,13 @@ def has_any(address: str, home: Path) -> bool:
     return False
 
 
+def names(address: str, home: Path) -> list[str]:
+    """Returns the names of all objects below an address, relative to it. Raises EngineError."""
+    with _opened(address, home, "read") as (store, prefix), contextlib.suppress(MissingBucket):
+        return [one.key.removeprefix(prefix) for one in store.listed(prefix) if not isinstance(one, str)]
+    return []
+
+
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
     """Writes files below an address; several runs may do so at once. Uses the standard library only.
 
@@ -44,6 +52,16 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
     with _opened(address, home, "written") as (store, prefix):
         for name, data in files.items():
             store.write(f"{prefix}{name}", [data], is_new=False)
+
+
+def upload(address: str, name: str, file: Path, home: Path) -> None:
+    """Writes a file of this machine below an address; an object of the same size is left as it is.
+
+    Raises EngineError.
+    """
+    with _opened(address, home, "written") as (store, prefix), file.open("rb") as source:
+        if not store.has(f"{prefix}{name}", file.stat().st_size):
+            store.write(f"{prefix}{name}", iter(lambda: source.read(BLOCK_BYTES), b""), is_new=False)
 
 
 def get(address: str, name: str, home: Path) -> bytes:

@@ -12,11 +12,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from windlass.compat import override
-from windlass.engines.base import Engine, TargetRuns
+from windlass.engines.base import Engine, OpenPort, TargetRuns
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
@@ -42,6 +43,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import About, Status, Times
 
 if TYPE_CHECKING:
+    from windlass.engines.deployments import Deployments
     from windlass.engines.sagemaker.aws import Aws
     from windlass.runs.store import Store
     from windlass.spec.targets import SageMakerTarget
@@ -139,6 +141,13 @@ class AccountRuns(TargetRuns):
         account = role.split(":")[4] if role.startswith("arn:") else ""
         with contextlib.closing(Aws(self._target.region, account)) as service:
             yield service
+
+    @override
+    def deployments(self) -> Deployments:
+        require_boto3()
+        from windlass.engines.sagemaker.deployments import SageMakerDeployments
+
+        return SageMakerDeployments(self._target, self._context.home)
 
     # -- all runs -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +293,10 @@ class AccountRuns(TargetRuns):
     ) -> int:
         """Raises UsageError: SageMaker cannot run commands in a container."""
         return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
+
+    def ports(self, run_id: str) -> AbstractContextManager[OpenPort]:
+        """Raises UsageError: SageMaker gives no access to the network of a training job."""
+        return SageMakerEngine(self.store).ports(run_id)
 
     @classmethod
     def unsupported(cls, command: str) -> UsageError:

@@ -178,3 +178,9 @@ def test_missing_exec_package_is_reported_with_its_extra(tmp_path: Path, monkeyp
     with serving(lambda *_: b"") as api, pytest.raises(MissingExtra) as missing:
         exec_stream.call(client_of(api, tmp_path), POD, ["true"], 1.0)
     assert missing.value.hint == "pip install websocket-client"
+
+
+def test_list_without_its_table_means_unreachable_server(tmp_path: Path) -> None:
+    page = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}
+    with serving(lambda *_: reply(page)) as api, pytest.raises(Unreachable, match="not with the table"):
+        list(client_of(api, tmp_path).pages("v1", "Pod", "a=b"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -37,9 +38,12 @@ from windlass.plan.steps import (
     NodeStep,
     ObjectStep,
     SentFile,
+    SupervisorStep,
     TransferStep,
 )
+from windlass.services.service import ServiceKind, ServiceRequest, job_of
 from windlass.spec.job import Job
+from windlass.spec.labels import job_labels
 from windlass.spec.targets import KubernetesTarget
 from windlass.views.schema import schema_of
 
@@ -390,6 +394,28 @@ def test_network_policies_admit_only_pods_of_the_same_run() -> None:
         "ingress": [{"from": [{"podSelector": pods}], "ports": [{"protocol": "TCP", "port": 29300}]}],
     }
     assert list(policies(planned())) == ["digits-7f3k2"], "there is no supervisor in the cluster"
+
+
+def test_pod_of_a_service_mounts_its_credentials_from_the_secret_of_the_run() -> None:
+    request = ServiceRequest(ServiceKind.NOTEBOOK, "notebook", Path(), {"command": ["true"]})
+    inside = with_cluster(rights=Rights(has_account=True))
+    made = plan(job_of(request), TARGET, inside, "notebook-7f3k2", "boot")
+    spec = pod_spec(made)
+    [volume] = [one for one in spec["volumes"] if one["name"] == "service"]
+    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "service"]
+    [secret] = [one["metadata"]["name"] for one in made.manifests(SupervisorStep) if one["kind"] == "Secret"]
+    assert volume["secret"] == {"secretName": secret, "defaultMode": 0o440}
+    assert (mount["mountPath"], mount["readOnly"]) == (made.nodes.contract["WINDLASS_SERVICE_DIR"], True)
+    assert spec["activeDeadlineSeconds"] > 8 * 3600
+    [owner] = [one for one in made.manifests(ObjectStep) if one["kind"] == "ConfigMap"]
+    assert job_labels(owner["metadata"]["labels"])["windlass.dev/service"] == "notebook"
+    assert "service" not in [one["name"] for one in pod_spec(planned(inside))["volumes"]]
+
+
+def test_service_without_a_supervisor_in_the_cluster_is_refused() -> None:
+    request = ServiceRequest(ServiceKind.NOTEBOOK, "notebook", Path(), {"command": ["true"]})
+    made = plan(job_of(request), TARGET, FACTS, "notebook-7f3k2", "boot")
+    assert "ends by its supervisor" in blockers(made)["service-unsupervised"]
 
 
 def test_missing_permission_for_network_policies_is_noted_unless_disabled() -> None:

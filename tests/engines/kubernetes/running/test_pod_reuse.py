@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_prog
 from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
+from windlass.engines.kubernetes.supervisor.metrics import MetricsMirror
 from windlass.engines.travel import CodeFacts
 from windlass.plan.compose import Continuation
 from windlass.runs.events import entry_of
@@ -111,7 +112,13 @@ def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Attem
     )
     scene.server.remove("ConfigMap", RUN)
     scene.backend.close()
-    scene.backend = InClusterBackend(scene.plan, scene.dir, cast("Any", WrittenMirror()), cast("Any", scene.control))
+    scene.backend = InClusterBackend(
+        scene.plan,
+        scene.dir,
+        cast("Any", WrittenMirror()),
+        MetricsMirror(scene.backend.client, RUN, "pod-a", scene.dir / "metrics.jsonl"),
+        cast("Any", scene.control),
+    )
     with pytest.raises(Refused):
         scene.start()
     assert RUN not in scene.server.names("ConfigMap")

@@ -199,6 +199,27 @@ def test_a_request_whose_descriptors_did_not_all_arrive_is_refused(forks: Forks)
 # -- a process that fails ---------------------------------------------------------------------------------------------
 
 
+def test_process_that_cannot_be_described_is_ended(forks: Forks) -> None:
+    """A full disk allows that: no command would find the process, which would live for its idle time."""
+    assert forks.works() == "done\n"
+    (name,) = [path.stem for path in forks.home.glob("warm/*.json")]
+    forks.pool.stop()
+    (forks.home / "warm" / f"{name}.json.start").mkdir()
+    assert "could not be used" in str(forks.refused())
+    until(lambda: not processes_of(forks.home))
+    assert not (forks.home / "warm" / f"{name}.sock").exists()
+
+
+def processes_of(home: Path) -> list[str]:
+    """Returns the processes whose arguments name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(home).encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
 @pytest.mark.parametrize("written", ["", '{"pid": 1, "start_t', "{}"])
 def test_process_with_incomplete_file_does_not_count_as_ended(forks: Forks, written: str) -> None:
     """Otherwise a command that lists the processes would remove the socket to which the starter is about to connect."""

@@ -194,6 +194,9 @@ class Client:
         wanted = {"limit": PAGE, "labelSelector": selector, **query}
         while True:
             page = self.call("GET", self.path(api, kind, everywhere=everywhere), query=wanted, accept=TABLE)
+            if "rows" not in page:
+                answer = f"a list of {kind}s, and not with the table that was asked for"
+                raise Unreachable(f"{self.context} has answered with {answer}", "does a proxy change its responses?")
             yield page
             if not page["metadata"].get("continue"):
                 return

@@ -23,13 +23,13 @@ from windlass.engines.kubernetes.access.files import (
     parsed,
     require_claim,
 )
+from windlass.engines.kubernetes.access.node_pods import pods_of, running_pod
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.helper_manifests import COPY_SECONDS
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_assignment import beginning_pods
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.objects.pods import Pod, by_id
+from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ReadJobStep
@@ -63,10 +63,7 @@ class RunPods:
         """Runs a command in the pod of a node, with the environment of a rank unless `rank` is None; returns its exit
         code.
         """
-        pod = self._pods().get(node)
-        if pod is None or container_state(pod)[0] != "running":
-            how = "does not exist yet" if pod is None else f"is {container_state(pod)[0]}"
-            raise EngineError(f"the pod of node {node} {how}", f"windlass status {self._status.id}")
+        pod = running_pod(self._client, self._status.id, node)
         spec = f"{layout.WORK}/attempt/node-{node}.json"
         words = [*self._python, PROGRAM, spec, "-" if rank is None else str(rank), "0", *command]
         return exec_stream.attach(self._client, pod, self._python, words, stdin, stdout, stderr)
@@ -118,17 +115,6 @@ class RunPods:
 
     # -- which pod ----------------------------------------------------------------------------------------------------
 
-    def _pods(self) -> dict[int, Pod]:
-        """Returns the newest pod of each node, by node number; a pod may run several attempts.
-
-        The pods are found by the run's objects, since the local record may be older than the newest attempt.
-        """
-        which = layout.of_attempts(self._status.id)
-        pods = by_id(self._client.find("v1", "Pod", which)["items"])
-        configs = sorted(self._client.find("v1", "ConfigMap", which)["items"], key=layout.attempt_of)
-        newest = {spec.node: one for config in configs for one, spec in beginning_pods(config).items()}
-        return {node: pods[one] for node, one in newest.items() if one in pods}
-
     @contextlib.contextmanager
     def _pod(self, node: int, path: str) -> Iterator[Pod]:
         """Yields a running pod that contains `path`; creates a helper pod if no pod runs and the path is in the run's
@@ -136,7 +122,7 @@ class RunPods:
         """
         run_id = self._status.id
         # The API server may still report pods of an ended run as running.
-        pods = {} if self._status.phase.is_terminal else self._pods()
+        pods = {} if self._status.phase.is_terminal else pods_of(self._client, run_id)
         pods = {number: pod for number, pod in pods.items() if container_state(pod)[0] == "running"}
         spec = pod_spec(attempt_objects(self._plan))
         is_result = path == layout.RESULTS or path.startswith(f"{layout.RESULTS}/")

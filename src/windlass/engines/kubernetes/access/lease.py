@@ -244,6 +244,12 @@ def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
     return described(holder) if holder and not is_same_place(holder, holder_of(home)) else ""
 
 
+def is_held_by(client: Client, run_id: str, holder: str) -> bool:
+    """Whether the Lease of a run names `holder`, expired or not. Raises Refused (404 without a Lease), Unreachable."""
+    spec = client.get(API, KIND, run_id).get("spec") or {}
+    return bool(spec.get("holderIdentity") == holder)
+
+
 def renewed_at(client: Client, run_id: str) -> float:
     """Returns when the Lease of a run was last renewed, in Unix seconds; 0 if there is no Lease. Raises Refused,
     Unreachable.

@@ -15,6 +15,8 @@ PLURALS: Final = {
     "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
     "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
     "NodePool": "nodepools", "NodeClaim": "nodeclaims", "Lease": "leases",
+    "Deployment": "deployments", "HorizontalPodAutoscaler": "horizontalpodautoscalers",
+    "InferenceService": "inferenceservices",
     "Role": "roles", "RoleBinding": "rolebindings", "NetworkPolicy": "networkpolicies",
 }  # fmt: skip
 """Resource name of each kind in URLs of the API server: `pods` for Pod."""

@@ -20,6 +20,7 @@ HELPER: Final = "windlass.dev/helper"
 WINDLASS: Final = "windlass"
 RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
 TRAINING: Final = "training"
+SERVER: Final = "server"
 SUPERVISOR: Final = "supervisor"
 TRANSFER: Final = "transfer"
 """`RUN` to `TRANSFER` are values of the label `app.kubernetes.io/component`."""
@@ -47,6 +48,12 @@ def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -
     """
     its = {key: text for key, text in (run or {}).items() if key not in (layout.ATTEMPT_LABEL, layout.QUEUE_LABEL)}
     return {**_common(name, component, WINDLASS), **its, COMPONENT: component, HELPER: name}
+
+
+def of_deployment(name: str, user: str) -> dict[str, str]:
+    """Returns the labels of an object of a deployment of models. `user` is the name of its owner."""
+    found = {**_common(name, SERVER, WINDLASS), layout.DEPLOYMENT_LABEL: name}
+    return {**found, USER: value(user)} if value(user) else found
 
 
 def of_setup(component: str = "rbac") -> dict[str, str]:

@@ -32,6 +32,10 @@ SECRETS: Final = f"{ROOT}/secrets"
 KEY: Final = f"{ROOT}/key"
 """Mount path of the authentication key that a pod shares with its run's supervisor."""
 KEY_FILE: Final = "key"
+SERVICE: Final = f"{ROOT}/service"
+"""Folder of a service with its certificate, key and token: the Secret of the run."""
+SERVICE_PORT: Final = 8443
+"""Port of a service in its pod, which listens on the loopback address only."""
 NODES_FILE: Final = "nodes.json.gz"
 SPARES_FILE: Final = "spares.json"
 """File that assigns the node specs in the nodes file to spares. Its keys are the specs' numbers. Its values identify
@@ -62,6 +66,9 @@ PREFIX: Final = "windlass.dev/"
 RUN_LABEL: Final = labels.RUN_LABEL
 ATTEMPT_LABEL: Final = labels.ATTEMPT_LABEL
 JOB_LABEL: Final = "windlass.dev/job"
+DEPLOYMENT_LABEL: Final = "windlass.dev/deployment"
+"""Label with the name of the deployment that an object belongs to. Objects of deployments have no RUN_LABEL: they
+outlive the run that produced their model."""
 CODE_LABEL: Final = "windlass.dev/code"
 """Label of the ConfigMaps that carry the code, so that lists of runs can exclude them."""
 MARKER_LABEL: Final = "windlass.dev/marker"
@@ -153,6 +160,11 @@ def marker_name(run_id: str, marker: str) -> str:
 def record_name(run_id: str, number: int = 0) -> str:
     """Returns the name of a ConfigMap of a run's record: the head (number 0), or a part with older events."""
     return f"{run_id}-{RECORD}" + (f"-{number}" if number else "")
+
+
+def metrics_name(run_id: str) -> str:
+    """Returns the name of the ConfigMap with the run's metrics."""
+    return f"{run_id}-metrics"
 
 
 def selector(run_id: str) -> str:

@@ -8,7 +8,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.worker import order_client
 
 _VOLUME: Final = "key"
-_READABLE_BY_GROUP: Final = 0o440
+READABLE_BY_GROUP: Final = 0o440
 """Mode of files in the volume: the pod's user owns none of them, but its group (`fsGroup`) can read all."""
 
 
@@ -20,7 +20,7 @@ def order_client_fields(run_id: str, namespace: str) -> dict[str, list[Any]]:
     secret = {
         "secretName": layout.key_name(run_id),
         "items": [{"key": layout.KEY_FILE, "path": layout.KEY_FILE}],
-        "defaultMode": _READABLE_BY_GROUP,
+        "defaultMode": READABLE_BY_GROUP,
     }
     name = {"name": layout.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     address = {"name": order_client.ADDRESS, "value": f"{host}:{layout.ORDERS_PORT}"}

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
 from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
-from windlass.engines.kubernetes.objects.order_client import order_client_fields
+from windlass.engines.kubernetes.objects.order_client import READABLE_BY_GROUP, order_client_fields
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.spec.pod_patch import NODE, patched
 from windlass.worker import masking
 
@@ -429,6 +430,9 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     yield "work", layout.WORK, {"emptyDir": {}}, {}
     yield "shm", "/dev/shm", {"emptyDir": shm}, {}
     yield "results", layout.RESULTS, kept, {} if results is None else {"subPath": f"windlass/{run}"}
+    if SERVICE_LABEL in job.labels:
+        secret = {"secretName": layout.key_name(run), "defaultMode": READABLE_BY_GROUP}
+        yield "service", layout.SERVICE, {"secret": secret}, READ_ONLY
     if shape.data_claim:
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}

@@ -76,9 +76,10 @@ def _key(shape: Shape, job: Job) -> Manifest:
     return core("Secret", layout.key_name(shape.run_id), shape.namespace, labels(shape, job, SUPERVISOR), type="Opaque")
 
 
-def keyed(made: Mapping[str, Any]) -> Manifest:
-    """Returns the Secret `made` with a new random key added."""
-    return {**made, "data": {layout.KEY_FILE: base64.b64encode(os.urandom(KEY_BYTES)).decode()}}
+def keyed(made: Mapping[str, Any], service_files: Mapping[str, bytes]) -> Manifest:
+    """Returns the Secret `made` with a new random key added, and with the files of a service."""
+    files = {**service_files, layout.KEY_FILE: os.urandom(KEY_BYTES)}
+    return {**made, "data": {name: base64.b64encode(data).decode() for name, data in files.items()}}
 
 
 def filled(made: Mapping[str, Any], plan: str) -> Manifest:

@@ -138,7 +138,7 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | No
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "tolerations": lost_tolerations(LOST_SECONDS),
-        "containers": [_container(shape, job, asked, mounts)],
+        "containers": [transfer_container(shape, job, asked, mounts)],
         "volumes": volumes,
     }
     if job.kubernetes.service_account is not None:
@@ -146,7 +146,8 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | No
     return spec
 
 
-def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+def transfer_container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+    """Returns a container with the transfer `asked` (see `storage/pod.py`) of the program that `mounts` contains."""
     stores = [one["source"] for one in asked.get("sets", ())] or [asked["destination"]]
     alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # -S: without the packages installed in the image
     env = {

@@ -23,6 +23,7 @@ from windlass.errors import near
 from windlass.plan import arguments
 from windlass.plan.environment import secret_variable
 from windlass.plan.notes import Note, blocker, lone_ranks, time_limit
+from windlass.spec.labels import SERVICE_LABEL
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster, Facts
@@ -50,7 +51,7 @@ def plan_notes(
     cluster = facts.cluster
     yield from _code_notes(job, target, facts.code)
     yield from _workload_notes(job, cluster, via)
-    yield from _supervisor_notes(target, cluster, supervisor)
+    yield from _supervisor_notes(job, target, cluster, supervisor)
     yield from transfer_notes(job, target)
     yield from mount_notes(job, target, cluster)
     yield from _cluster_notes(job, target, facts, supervisor)
@@ -123,12 +124,20 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
         yield blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
 
 
-def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervisor: SupervisorPlace) -> Iterator[Note]:
+def _supervisor_notes(
+    job: Job, target: KubernetesTarget, cluster: Cluster | None, supervisor: SupervisorPlace
+) -> Iterator[Note]:
     """Yields reasons why the supervisor cannot run in a cluster, if the target requires this or the cluster was set up
     for it.
     """
     if cluster is None or supervisor.is_in_cluster:
         return
+    if SERVICE_LABEL in job.labels:
+        yield blocker(
+            "service-unsupervised",
+            f"a service ends by its supervisor in the cluster, and {supervisor.why}",
+            supervisor.fix or f"windlass target setup {target.name}",
+        )
     if target.supervisor == "cluster":
         yield blocker("supervisor-missing", f"supervisor: cluster, and {supervisor.why}", supervisor.fix)
     elif supervisor.lacking:

@@ -23,6 +23,7 @@ from windlass.engines.kubernetes.planning.transfers import outputs_max, plan_tra
 from windlass.engines.kubernetes.reading.preflight.rbac import POLICIES, supervisor_needs
 from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
 from windlass.plan.compose import NodeTemplate
+from windlass.plan.environment import SERVICE_DIR, SERVICE_PORT
 from windlass.plan.plan import Plan, Policy
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import (
@@ -36,6 +37,7 @@ from windlass.plan.steps import (
     SupervisorStep,
     node_steps,
 )
+from windlass.spec.labels import SERVICE_LABEL
 
 if TYPE_CHECKING:
     from windlass.engines.travel import CodeFacts
@@ -225,8 +227,14 @@ def _nodes(
         # Pods that fail early wait until a supervisor in the cluster has started and read their logs.
         reuse_wait_seconds=pod_assignment.STAY_SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         outputs_max=shape.outputs_max,
+        contract={**nodes.contract, **(_service_variables() if SERVICE_LABEL in job.labels else {})},
         launchers=mpijob.launchers(num_nodes, procs, FOLDERS.proxy(shape.python)) if job.launcher == "mpi" else (),
     )
+
+
+def _service_variables() -> dict[str, str]:
+    """Returns the variables by which the program of a service finds its credentials and its port."""
+    return {SERVICE_DIR: layout.SERVICE, SERVICE_PORT: str(layout.SERVICE_PORT)}
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from windlass.engines.kubernetes.running import expiry, reuse
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.engines.kubernetes.running.collection import PushFetch
+from windlass.engines.kubernetes.supervisor.metrics import MetricsMirror
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
@@ -41,9 +42,12 @@ finds the end in its local files."""
 class InClusterBackend(KubernetesBackend):
     """Backend of one run, for its supervisor in the cluster."""
 
-    def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: ConnectionControl) -> None:
+    def __init__(
+        self, plan: Plan, run_dir: Path, mirror: Mirror, metrics: MetricsMirror, control: ConnectionControl
+    ) -> None:
         super().__init__(plan, run_dir, control, PushFetch(control))
         self._mirror = mirror
+        self._metrics = metrics
 
     @property
     @override
@@ -70,9 +74,10 @@ class InClusterBackend(KubernetesBackend):
     @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
         """Starts an attempt once the record is written: a later supervisor must find every attempt with pods in the
-        record.
+        record. Its nodes report the points of earlier attempts to no later supervisor, so these are written too.
         """
         self.require_written(FLUSH_SECONDS)
+        self._metrics.flush()
         return super().start(record, folder, number, members, clock)
 
     def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
@@ -98,6 +103,12 @@ class InClusterBackend(KubernetesBackend):
                 return {layout.attempt_of(pod) for pod in pods.values()} - live - held
             else:
                 time.sleep(LEAVE_PAUSE_SECONDS)
+
+    @override
+    def prepare_end(self, record: Recorder) -> None:
+        """Writes the metrics to the cluster, so that they are complete once the end of the run is recorded there."""
+        super().prepare_end(record)
+        self._metrics.flush()
 
     @override
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:

@@ -29,6 +29,7 @@ from windlass.engines.kubernetes.running import markers, shutdown
 from windlass.engines.kubernetes.running.backend import STARTED
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
+from windlass.engines.kubernetes.supervisor.metrics import MetricsMirror, metrics_file
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import WindlassError
@@ -37,6 +38,7 @@ from windlass.plan.steps import AttemptStep, ClusterStep
 from windlass.runs import crash
 from windlass.runs.clock import Clock
 from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
+from windlass.runs.metrics import FILE as METRICS_FILE
 from windlass.runs.store import RunWriter
 from windlass.supervise import notify
 from windlass.supervise.process import handle_signals
@@ -80,17 +82,20 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         time.sleep(HOLD_PAUSE_SECONDS)
     record = ClusterRecord(client, run_id, holder)
     mirror = Mirror(record, client.health)
+    metrics = MetricsMirror(client, run_id, holder, home / "runs" / run_id / METRICS_FILE)
     with (
         contextlib.closing(mirror),
+        contextlib.closing(metrics),
         contextlib.closing(_order_server(client.health)) as orders,
         MirroredStore(home, mirror) as store,
         _restored(store, record, plan) as writer,
     ):
         mirror.put(writer.status, [])
         run_dir = store.run_dir(run_id)
-        backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
+        backend = InClusterBackend(plan, run_dir, mirror, metrics, ConnectionControl(orders))
         webhook = notify.webhook_of(plan.policy, os.environ)
         if writer.status.phase.is_terminal:  # a previous supervisor has recorded the end of the run
+            metrics.flush()
             outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
             notify.notify_once(writer, webhook, Clock())
@@ -98,7 +103,8 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
             return 0
         _restore_folder(client, writer, plan, run_dir)
         _note_restart(writer, run_dir)
-        supervisor = Supervisor(writer, plan, run_dir, backend)
+        metrics.begin()
+        supervisor = Supervisor(writer, plan, run_dir, backend, metrics=metrics_file(run_dir))
         handle_signals(supervisor)
         with _listening(client, run_id, run_dir, supervisor.clock):
             supervisor.run()

@@ -153,10 +153,9 @@ class ClusterRecord:
     def _is_holder(self) -> bool:
         """Returns whether this writer holds the run's Lease; no other supervisor can then have written the record."""
         try:
-            spec = self._client.get(lease.API, lease.KIND, self._run_id).get("spec") or {}
+            return lease.is_held_by(self._client, self._run_id, self._writer)
         except Refused:
             return False
-        return bool(spec.get("holderIdentity") == self._writer)
 
     def _get(self) -> dict[str, Any]:
         return self._client.get("v1", "ConfigMap", layout.record_name(self._run_id))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
-from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
+from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment, ttl
 from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 from windlass.engines.kubernetes.objects.summary import summary_of
@@ -28,6 +28,7 @@ from windlass.engines.kubernetes.running import expiry, markers, shutdown
 from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
+from windlass.engines.kubernetes.supervisor.metrics import read_metrics
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.updates import RunUpdate, UpdateReader, plan_in
 from windlass.engines.resuming import reopen
@@ -35,7 +36,7 @@ from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import SupervisorStep
-from windlass.runs import stop_request
+from windlass.runs import metrics, stop_request
 from windlass.runs.events import ConditionChanged, Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
@@ -91,6 +92,10 @@ class ClusterSupervised:
         """Earliest time of the next fetch of each run's outputs, in monotonic seconds."""
         self._elsewhere: dict[str, str] = {}
         """Why the outputs of a run cannot be fetched to this machine, by run id."""
+        self._metrics_at: dict[str, float] = {}
+        """Time of the next read of each run's metrics, in monotonic seconds."""
+        self._metrics_known: dict[str, str] = {}
+        """Version of each run's metrics in the cluster that this process has copied."""
         self._removed: set[str] = set()
         """Runs that no longer exist in the cluster."""
         self._leases: dict[str, Lease] = {}
@@ -217,13 +222,36 @@ class ClusterSupervised:
         status = replace(status, dropped=tuple(found[key] for key in sorted(found)))
         return replace(status, warnings=with_incomplete_logs(status) if found else status.warnings)
 
+    def copy_metrics(self, status: Status) -> None:
+        """Updates the metrics file in the run's folder, as often as the cached record.
+
+        If the cluster does not answer, an earlier copy is kept; without one, raises EngineError. Raises OSError.
+        """
+        run_id, path = status.id, self._store.run_dir(status.id) / metrics.FILE
+        if time.monotonic() < self._metrics_at.get(run_id, 0.0):
+            return
+        self._metrics_at[run_id] = time.monotonic() + _pause_seconds(status)
+        known = self._metrics_known.get(run_id, "") if path.exists() else ""
+        answer = at_once({run_id: lambda: read_metrics(self.client(run_id), run_id, known)}).get(run_id)
+        if isinstance(answer, tuple):
+            self._metrics_known[run_id], data = answer
+            if data is not None:
+                metrics.replace_file(path, metrics.compacted(data, metrics.MAX_POINTS).encode())
+        elif not path.exists():
+            self._metrics_at.pop(run_id)
+            if isinstance(answer, EngineError):
+                raise answer
+            message = answer.message if answer is not None else f"has not answered within {ANSWER_SECONDS:g} s"
+            raise EngineError(
+                f"the metrics of {run_id} are in cluster {status.target}, which cannot be read: {message}"
+            )
+
     def client(self, run_id: str) -> Client:
         """Returns the client for the run's namespace; each client is created once. Raises EngineError, UsageError."""
         return self._reader.client(run_id)
 
     def _take(self, status: Status, update: RunUpdate | WindlassError | None) -> None:
-        pause = ENDED_REFRESH_SECONDS if status.phase.is_terminal else REFRESH_SECONDS
-        self._next[status.id] = time.monotonic() + pause
+        self._next[status.id] = time.monotonic() + _pause_seconds(status)
         if not isinstance(update, RunUpdate):
             self._stale[status.id] = self._why_stale(status, update)
             return
@@ -415,8 +443,13 @@ class ClusterSupervised:
             pass
 
 
+def _pause_seconds(status: Status) -> float:
+    """Returns the maximum age of what is cached of a run, in seconds."""
+    return ENDED_REFRESH_SECONDS if status.phase.is_terminal else REFRESH_SECONDS
+
+
 def _objects(plan: Plan) -> list[Json]:
     """Returns the objects of a run's supervisor, with the Job last."""
     key, contents, service, job = plan.manifests(SupervisorStep)
     text = plan.to_text()
-    return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]
+    return [keyed(key, plan.service_files), filled(contents, text), service, with_digest(stamped(job), text)]

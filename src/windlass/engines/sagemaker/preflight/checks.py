@@ -35,6 +35,7 @@ def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
         ("storage", lambda: _bucket(target, account)),
         ("image", lambda: _image(target, account)),
         *((name, look) for name, look in _quotas(target, account)),
+        *([("schedule role", lambda: _schedule_role(target, account, number))] if target.schedule_role else []),
     )
     for name, look in looks:
         try:
@@ -66,13 +67,24 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
     )
 
 
-def _trusts(document: Mapping[str, Any]) -> bool:
-    """Whether a trust policy allows SageMaker to assume the role. Conditions and Deny statements are not evaluated."""
+def _schedule_role(target: SageMakerTarget, account: Account, number: str) -> Result:
+    """Checks the role with which EventBridge Scheduler deletes deployments."""
+    assert target.schedule_role is not None
+    arn, trusted = account.role(target.schedule_role)
+    if not _trusts(trusted, policies.SCHEDULER):
+        hint = f"add {policies.SCHEDULER} to its trust policy: windlass check --on {target.name} --role"
+        return "fail", f"{arn} does not trust EventBridge Scheduler", hint
+    wanted = policies.requests(policies.schedule_policy(target, number))
+    return _rights(target, account.denied(arn, wanted, policies.context(target)), "all permissions to end deployments")
+
+
+def _trusts(document: Mapping[str, Any], service: str = policies.SERVICE) -> bool:
+    """Whether a trust policy allows a service to assume the role. Conditions and Deny statements are not evaluated."""
     for one in _listed(document.get("Statement")):
         principal = one.get("Principal")
         services = _listed(principal.get("Service")) if isinstance(principal, dict) else _listed(principal)
         may_assume = {"sts:AssumeRole", "sts:*", "*"} & set(_listed(one.get("Action")))
-        if one.get("Effect") == "Allow" and may_assume and {policies.SERVICE, "*"} & set(services):
+        if one.get("Effect") == "Allow" and may_assume and {service, "*"} & set(services):
             return True
     return False
 
@@ -94,9 +106,9 @@ def _rights_of_login(target: SageMakerTarget, account: Account, number: str, log
     return _rights(target, account.denied(principal, wanted, policies.context(target)))
 
 
-def _rights(target: SageMakerTarget, denied: list[str]) -> Result:
+def _rights(target: SageMakerTarget, denied: list[str], granted: str = "all permissions for runs") -> Result:
     if not denied:
-        return "ok", "all permissions for runs", ""
+        return "ok", granted, ""
     more = f" and {len(denied) - SHOWN} more" if len(denied) > SHOWN else ""
     return (
         "fail",

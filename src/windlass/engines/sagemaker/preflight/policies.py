@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.sagemaker.aws import partition
+from windlass.engines.sagemaker.endpoint_requests import PREFIX
+from windlass.engines.sagemaker.hosting import LOG_GROUP as ENDPOINT_LOGS
 from windlass.engines.sagemaker.service import LOG_GROUP
 
 if TYPE_CHECKING:
@@ -18,12 +20,13 @@ IMAGE: Final = re.compile(
     r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
 )
 """Pattern of image names in ECR."""
+SCHEDULER: Final = "scheduler.amazonaws.com"
 Statement = Mapping[str, Any]
 
 
-def trust_policy() -> dict[str, Any]:
-    """Returns the trust policy of the role."""
-    allow = {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
+def trust_policy(service: str = SERVICE) -> dict[str, Any]:
+    """Returns the trust policy of a role that a service of AWS assumes."""
+    allow = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}
 
 
@@ -34,7 +37,7 @@ def user_policy(target: SageMakerTarget, account: str, role: str) -> dict[str, A
     return _policy(
         _allow("Jobs", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "AddTags"], jobs, "sagemaker"),
         _allow("ListOfJobs", ["Search"], "*", "sagemaker"),
-        {**_allow("Role", ["PassRole"], role, "iam"), "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}}},
+        {**_allow("Role", ["PassRole"], role, "iam"), "Condition": _passed(SERVICE)},
         _allow(
             "Logs",
             ["DescribeLogStreams", "GetLogEvents"],
@@ -73,6 +76,64 @@ def role_policy(target: SageMakerTarget, account: str) -> dict[str, Any]:
     if target.subnets:
         statements += _network(target, f"{aws}:ec2:{there}")
     return _policy(*statements)
+
+
+def deployer_policy(target: SageMakerTarget, account: str, role: str, schedule_role: str) -> dict[str, Any]:
+    """Returns the policy for users who deploy models; both roles are ARNs."""
+    aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
+    kinds = {"Model": "model", "EndpointConfig": "endpoint-config", "Endpoint": "endpoint"}
+    verbs = ("Create", "Describe", "Delete")
+    own = [f"{aws}:sagemaker:{there}:{kind}/{PREFIX}*" for kind in kinds.values()]
+    actions = [*(f"{verb}{kind}" for kind in kinds for verb in verbs), "AddTags", "ListTags", "InvokeEndpoint"]
+    changes = [f"{verb}Schedule" for verb in ("Create", "Get", "Update", "Delete")]
+    schedules = f"{aws}:scheduler:{there}:schedule/default/{PREFIX}*"
+    return _policy(
+        {**_allow("Models", actions, "", "sagemaker"), "Resource": own},
+        _allow("ListOfModels", [f"List{kind}s" for kind in kinds], "*", "sagemaker"),
+        _allow("Schedules", changes, schedules, "scheduler"),
+        _allow("ListOfSchedules", ["ListSchedules"], "*", "scheduler"),
+        {**_allow("Role", ["PassRole"], role, "iam"), "Condition": _passed(SERVICE)},
+        {**_allow("ScheduleRole", ["PassRole"], schedule_role, "iam"), "Condition": _passed(SCHEDULER)},
+        _allow("Requests", ["GetMetricData"], "*", "cloudwatch"),
+        _allow("EndpointLogs", ["DescribeLogStreams", "GetLogEvents"], _endpoint_logs(target, account), "logs"),
+        *_store(target, aws),
+    )
+
+
+def model_role_policy(target: SageMakerTarget, account: str) -> dict[str, Any]:
+    """Returns the policy that the target's role needs in addition to serve models in AWS's inference images."""
+    aws = f"arn:{partition(target.region)}"
+    images = [
+        f"{aws}:ecr:{target.region}:*:repository/{name}" for name in ("pytorch-inference", "sagemaker-scikit-learn")
+    ]
+    pull = ["BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"]
+    written = ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"]
+    return _policy(
+        _allow("EndpointLogs", written, _endpoint_logs(target, account), "logs"),
+        {**_allow("Image", pull, "", "ecr"), "Resource": images},
+        _allow("RegistryLogin", ["GetAuthorizationToken"], "*", "ecr"),
+    )
+
+
+def schedule_policy(target: SageMakerTarget, account: str) -> dict[str, Any]:
+    """Returns the policy of the role with which EventBridge Scheduler deletes deployments."""
+    aws = f"arn:{partition(target.region)}"
+    own = f"{aws}:sagemaker:{target.region}:{account}:"
+    kinds = {"DeleteEndpoint": "endpoint", "DeleteEndpointConfig": "endpoint-config", "DeleteModel": "model"}
+    archives = f"{aws}:s3:::{target.storage.removeprefix('s3://').strip('/')}/deployments/*"
+    return _policy(
+        *(_allow(call, [call], f"{own}{kind}/{PREFIX}*", "sagemaker") for call, kind in kinds.items()),
+        _allow("Archive", ["DeleteObject"], archives, "s3"),
+    )
+
+
+def _endpoint_logs(target: SageMakerTarget, account: str) -> str:
+    where = f"arn:{partition(target.region)}:logs:{target.region}:{account}"
+    return f"{where}:log-group:{ENDPOINT_LOGS}{PREFIX}*:*"
+
+
+def _passed(service: str) -> dict[str, Any]:
+    return {"StringEquals": {"iam:PassedToService": service}}
 
 
 def context(target: SageMakerTarget) -> dict[str, str]:

@@ -245,8 +245,11 @@ class Manager:
     async def _finish(self, ending: str, folders: Sequence[Path]) -> None:
         """Uploads the artifacts of the containers, and writes the last state."""
         self._recorder.step(UPLOADING)
-        artifacts = Artifacts(self._request, folders, self._transfers, self._job.path / "upload")
         reason = "" if self._failed is None else _failure_reason(self._failed)
+        if "OutputDataConfig" not in self._request:  # the job serves a model, which is in the store already
+            self._write_end(reason, ending)
+            return
+        artifacts = Artifacts(self._request, folders, self._transfers, self._job.path / "upload")
         try:
             await artifacts.upload()
         except WindlassError as error:
@@ -257,6 +260,10 @@ class Manager:
             "ModelArtifacts": {"S3ModelArtifacts": artifacts.model_uri},
             "WindlassSkipped": [*self._skipped, *artifacts.skipped],
         }
+        self._write_end(reason, ending, **fields)
+
+    def _write_end(self, reason: str, ending: str, **fields: Any) -> None:
+        """Writes the last state, and removes the folders of the hosts."""
         if reason:
             self._recorder.fail(reason, **fields)
         elif ending:

@@ -145,6 +145,8 @@ def test_exec_right_is_required_only_for_supervisors_outside_the_cluster() -> No
 
 
 def test_missing_optional_rights_are_a_warning() -> None:
+    ports = found(rights=Rights(rbac.PORTS))["rights"]
+    assert (ports.level, "create pods/portforward: port-forward is refused" in ports.found) == ("warn", True)
     assert found(rights=Rights(rbac.CLAIMS))["rights"].level == "warn"
     assert "via: job" in found(rights=Rights(rbac.of_workload(WORKLOADS["jobset"])))["rights"].found
 
@@ -188,7 +190,7 @@ def test_check_reports_supervisor_place_and_how_to_change_it(
 
 def test_no_rights_at_all_are_one_message() -> None:
     check = found(rights=Rights(rbac.useful(SEEN.groups)))["rights"]
-    assert check.found == "none of the 36 that are needed in namespace team-a"
+    assert check.found == "none of the 45 that are needed in namespace team-a"
 
 
 def test_forbidden_reads_are_one_line_and_no_failure() -> None:

@@ -104,11 +104,14 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
         ways = [(rbac.of_workload(way), "set via: job") for way in WORKLOADS.values() if way.name != "job"]
         known = (
             (rbac.EXEC, "exec, cp and check --network are refused"),
+            (rbac.PORTS, "port-forward is refused, and services in pods cannot be reached"),
             (rbac.CLAIMS, "jobs that ask for a claim are refused"),
             (rbac.LEASES, "two supervisors of one run, on machines that share its records, do not exclude each other"),
             (rbac.QUEUES, "the status of a run in its queue cannot be read"),
             (rbac.DRY_RUN, "plan does not find pods that limits, quotas or webhooks refuse"),
             (rbac.POLICIES, "runs get no NetworkPolicy"),
+            (rbac.DEPLOYMENTS, "models cannot be deployed, listed or called"),
+            (rbac.KSERVE, "models cannot be deployed as InferenceServices"),
             (rbac.FOLLOWED, "runs of other machines cannot be followed by --watch"),
             (rbac.SUPERVISED, "no run can be submitted with a supervisor in the cluster"),
         )

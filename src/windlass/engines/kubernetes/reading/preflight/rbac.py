@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes.access.optional import version_of
-from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects import deployment_manifests, labels, layout
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
@@ -52,6 +52,8 @@ NEEDED: Final = (
 EXEC: Final = _all("", "pods/exec", "get", "create")
 """Rights for `exec`, `cp` and `check --network`, and for a supervisor on the user's machine, which sends its requests
 to pods through exec. A supervisor in the cluster does not need them."""
+PORTS: Final = _all("", "pods/portforward", "get", "create")
+"""Rights for `port-forward`, and for services in pods; with both verbs for the same reason as EXEC."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
 """Rights for jobs that request a new claim."""
 LEASES: Final = _all("coordination.k8s.io", "leases", "get", "create", "update")
@@ -63,6 +65,16 @@ DRY_RUN: Final = (Right("", "pods", "create"),)
 """Rights to plan: a plan checks a run's pods with a dry run, which creates none."""
 POLICIES: Final = _all("networking.k8s.io", "networkpolicies", "create", "get")
 """Rights for the NetworkPolicies of runs; without them, runs have none."""
+DEPLOYMENTS: Final = (
+    *_all("apps", "deployments", "create", "get", "list"),
+    *_all("autoscaling", "horizontalpodautoscalers", "create", "get"),
+    Right("", "services", "list"),
+    *_all("", "secrets", "create", "get"),
+)
+"""Further rights to deploy and call models. The Secret of a deployment has the token that calls need; the cluster
+removes all objects with their Job, so that no right to delete them is needed."""
+KSERVE: Final = _all("serving.kserve.io", "inferenceservices", "create", "get", "list")
+"""Rights to deploy models as InferenceServices."""
 FOLLOWED: Final = (Right("", "configmaps", "watch"), Right("batch", "jobs", "watch"))
 """Rights to follow runs of other machines, as `ps --on TARGET --watch` does, in addition to watching pods."""
 SUPERVISED: Final = (
@@ -99,8 +111,9 @@ def group_of(api: str) -> str:
 
 def useful(groups: Collection[str]) -> tuple[Right, ...]:
     """Returns all rights that any user may need in a cluster that serves these API groups."""
-    basic = (*NEEDED, *EXEC, *CLAIMS, *LEASES, *DRY_RUN, *POLICIES, *FOLLOWED, *SUPERVISED)
-    return (*basic, *_of_operators(groups))
+    basic = (*NEEDED, *EXEC, *PORTS, *CLAIMS, *LEASES, *DRY_RUN, *POLICIES, *FOLLOWED, *SUPERVISED, *DEPLOYMENTS)
+    of_kserve = KSERVE if deployment_manifests.KSERVE in groups else ()
+    return tuple(dict.fromkeys((*basic, *of_kserve, *_of_operators(groups))))
 
 
 def supervisor_rights(groups: Collection[str]) -> tuple[Right, ...]:

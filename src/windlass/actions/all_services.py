@@ -1,0 +1,153 @@
+"""Lists what is up on all targets, runs of services and deployments, and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions import services as runs_of_services
+from windlass.actions.deployments import deployments_of, has_deployments, undeploy
+from windlass.actions.targets import target_names
+from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.errors import EngineError, UsageError, WindlassError
+from windlass.services.known import KnownDeployment, forget, known_deployments
+from windlass.services.service import ServiceKind
+from windlass.views.services import (
+    DEPLOYMENT,
+    ClosedService,
+    ServiceList,
+    ServiceView,
+    UnansweredTarget,
+    deployment_view,
+    service_view,
+)
+
+if TYPE_CHECKING:
+    from windlass.engines.deployments import OnProgress
+    from windlass.runs.context import Context
+
+MAX_TARGETS_AT_ONCE: Final = 8
+
+
+def list_all(context: Context, on: str | None = None) -> ServiceList:
+    """Lists the services of all targets, or of the target `on`: their runs, their deployments, and deployments that
+    this machine has made on targets that do not answer. Raises StoreError.
+    """
+    known = [one for one in known_deployments(context.home) if on in (None, one.target)]
+    names = [on] if on is not None else list(dict.fromkeys([*target_names(context), *(one.target for one in known)]))
+    now = context.now()
+    with ThreadPoolExecutor(MAX_TARGETS_AT_ONCE) as pool:
+        listed = pool.submit(_runs, context, on)  # a target that hangs is waited for once, not twice
+        asked = list(pool.map(lambda name: _deployed(name, context, known), names))
+        of_runs = listed.result()
+    unanswered = dict(of_runs.unanswered) | {name: why for name, (_, why) in zip(names, asked, strict=True) if why}
+    views = [
+        *(service_view(one) for one in of_runs.services if one.kind is not ServiceKind.DEPLOYMENT),
+        *(deployment_view(one, now) for found, _ in asked for one in found),
+    ]
+    ordered = sorted(views, key=lambda one: (one.target, one.kind, one.name))
+    return ServiceList(tuple(ordered), tuple(UnansweredTarget(name, why) for name, why in unanswered.items()))
+
+
+def _runs(context: Context, on: str | None) -> runs_of_services.ServiceList:
+    with context.store() as store:
+        return runs_of_services.list_services(store, context, on)
+
+
+def _deployed(name: str, context: Context, known: Sequence[KnownDeployment]) -> tuple[tuple[Deployment, ...], str]:
+    """Returns the deployments of a target, and why some may be missing; empty if none is.
+
+    Deployments that this machine has made and the target no longer has are forgotten.
+    """
+    mine = [one for one in known if one.target == name]
+    try:
+        if not has_deployments(name, context):
+            return (), ""
+        with context.store() as store:  # threads cannot share a connection to the record
+            found = deployments_of(name, store, context).list()
+    except WindlassError as error:
+        # The target does not answer, a package for it is missing, or the targets file no longer names it.
+        return _unknown(mine, error.message), error.message
+    there = {one.name for one in found}
+    for one in mine:
+        if one.name not in there:
+            forget(context.home, name, one.name)
+    return found, ""
+
+
+def _unknown(mine: Sequence[KnownDeployment], why: str) -> tuple[Deployment, ...]:
+    return tuple(
+        Deployment(
+            one.name,
+            one.target,
+            DeploymentPhase.UNKNOWN,
+            run_id=one.run_id,
+            cause=why,
+            created_at=one.created_at,
+            ends_at=one.ends_at,
+        )
+        for one in mine
+    )
+
+
+def find(name: str, on: str | None, context: Context) -> ServiceView:
+    """Returns the service of that name, or of a name that begins so. Raises UsageError if there is none, or more than
+    one, and EngineError if a target that may have it does not answer.
+    """
+    listed = list_all(context, on)
+    found = [one for one in listed.services if one.name == name]
+    found = found or [one for one in listed.services if one.name.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = ", ".join(f"{one.name} on {one.target}" for one in found)
+        raise UsageError(
+            f"several services are called '{name}': {places}", "name it whole, and its target: --on TARGET"
+        )
+    if listed.unanswered:
+        target = listed.unanswered[0]
+        raise EngineError(
+            f"no service '{name}' was found, and target {target.target} does not answer: {target.reason}",
+            "try again when it answers, or name another target: --on TARGET",
+        )
+    raise UsageError(f"no service '{name}' is up", "windlass services lists all services")
+
+
+def close(name: str, on: str | None, context: Context, on_progress: OnProgress) -> ClosedService:
+    """Ends a service, and waits until nothing of it is left. Raises UsageError, EngineError with what is left."""
+    found = find(name, on, context)
+    if found.kind == DEPLOYMENT:
+        return undeploy(found.name, found.target, context, on_progress)
+    with context.store() as store:
+        service = runs_of_services.find_service(found.name, store, context, found.target)
+        runs_of_services.close_service(service, store, context, on_progress)
+    return ClosedService(found.name, found.target, (f"run {service.run_id}",))
+
+
+def forget_deployment(name: str, on: str | None, context: Context) -> ClosedService:
+    """Forgets a deployment that this machine has made, without asking its target, where it may still be up. Raises
+    UsageError.
+    """
+    found = [one for one in known_deployments(context.home) if one.name == name and on in (None, one.target)]
+    if len(found) != 1:
+        places = ", ".join(one.target for one in found) or "none"
+        raise UsageError(f"this machine remembers {name} on these targets: {places}", "name one: --on TARGET")
+    forget(context.home, found[0].target, name)
+    return ClosedService(name, found[0].target, ())
+
+
+def deployed_on(name: str, on: str | None, context: Context) -> str:
+    """Returns the target of the deployment of that name. Raises UsageError, EngineError.
+
+    Targets are asked only for a deployment that this machine has not made.
+    """
+    if on is not None:
+        return on
+    known = {one.target for one in known_deployments(context.home) if one.name == name}
+    if len(known) == 1:
+        return known.pop()
+    found = find(name, None, context)
+    if found.kind != DEPLOYMENT or found.name != name:
+        raise UsageError(f"there is no deployment '{name}'", "windlass services lists all services")
+    return found.target

@@ -1,0 +1,293 @@
+"""The metrics of a run: every value of a curve, in one file of the run's folder.
+
+The file has JSON lines. Each line is a batch of points of one series, as a node reported it:
+
+    {"attempt": 1, "node": 0, "seq": 12, "rank": 0, "source": "report", "name": "loss",
+     "steps": [1, 2], "times": [1790000000.0, 1790000000.1], "values": [0.7, 0.65]}
+
+A node numbers its batches, so a supervisor that reads the same event twice adds its points once. Lines are only
+appended, until the file exceeds a limit; then the file is replaced by one with fewer points, which keeps the extremes.
+A line that was cut by a crash, or damaged, is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+FILE: Final = "metrics.jsonl"
+"""Name of the file in the folder of a run."""
+MAX_BYTES: Final = 32 << 20
+"""Size of the file at which its points are thinned."""
+MAX_POINTS: Final = 200_000
+"""Points of all series that are left when the file is thinned."""
+MAX_SERIES: Final = 2_000
+"""Maximum number of series of a run; points of further series are not kept."""
+MAX_RANKS: Final = 1 << 20
+MAX_CHARS: Final = 1_000
+"""Maximum characters of the name and the source of a series."""
+NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""Text in JSON of the numbers that JSON lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve of a run: the values of one metric from one source and one rank, in the order of their times.
+
+    The columns `attempts`, `steps`, `times` and `values` have the same length.
+    """
+
+    name: str
+    """Name of the metric, such as `loss` or `eval/accuracy`."""
+    source: str
+    """Where the values come from: `report`, `log`, `tensorboard`, `trainer`, `lightning`, `csv`, or `node` for values
+    that Windlass measures."""
+    rank: int
+    """Rank that reported the values; for a file, the lowest rank of the node that read the file."""
+    attempts: tuple[int, ...] = ()
+    """Attempt of each point. Where the attempt changes, training was restarted, and the steps may go back."""
+    steps: tuple[float | None, ...] = ()
+    """Step of each point; None where the source has none. Epochs count as steps in a source that only has epochs."""
+    times: tuple[float, ...] = ()
+    """Unix seconds of each point."""
+    values: tuple[float, ...] = ()
+    """Values; may be NaN or infinite."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Identity of the series in its run: name, source and rank."""
+        return self.name, self.source, self.rank
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Points of a series while a file is read."""
+
+    attempts: list[int] = field(default_factory=list)
+    steps: list[float | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+class MetricsFile:
+    """Writer of the metrics of one run. A process that supervises the run has one."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES, max_points: int = MAX_POINTS) -> None:
+        """`folder` is the folder of the run; the file is created with the first points.
+
+        A file of more than `max_bytes` is thinned to about `max_points`.
+        """
+        self.path = folder / FILE
+        self._max_bytes = max_bytes
+        self._max_points = max_points
+        self._seen: dict[tuple[int, int], int] | None = None
+        """For each attempt and node, the number of its last batch in the file; None before the file was read."""
+
+    def append(self, attempt: int, node: int, seq: int, batches: Sequence[Mapping[str, Any]]) -> None:
+        """Appends the batches of one event of a node, unless the file has them. Raises OSError.
+
+        Each batch has `rank`, `source`, `name`, `steps`, `times` and `values` (see the module).
+        """
+        if self._seen is None:
+            self._seen = _last_batches_in(self.path)
+        if self._seen.get((attempt, node), 0) >= seq:
+            return
+        head = {"attempt": attempt, "node": node, "seq": seq}
+        text = "".join(f"{json.dumps({**batch, **head}, separators=(',', ':'))}\n" for batch in batches)
+        with open(self.path, "ab") as file:
+            if file.tell() and not _ends_with_newline(self.path):
+                text = f"\n{text}"  # a crash has cut the last line
+            file.write(text.encode())
+            size = file.tell()
+        self._seen[attempt, node] = seq
+        if size > self._max_bytes:
+            self.thin(self._max_points)
+
+    def thin(self, max_points: int) -> None:
+        """Replaces the file by one with at most about `max_points` points, which keeps extremes. Raises OSError."""
+        replace_file(self.path, compacted(self.path.read_bytes(), max_points).encode())
+
+
+def read_metrics(path: Path) -> tuple[Series, ...]:
+    """Returns the series in a file of metrics, in the order of their first points; empty without a file.
+
+    Raises OSError if the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return parse_metrics(file)
+    except FileNotFoundError:
+        return ()
+
+
+def parse_metrics(lines: Iterable[bytes]) -> tuple[Series, ...]:
+    """Returns the series in lines of a file of metrics. Damaged lines are skipped."""
+    return _series_in(line for line in map(_parsed, lines) if line is not None)
+
+
+def _series_in(lines: Iterable[dict[str, Any]]) -> tuple[Series, ...]:
+    found: dict[tuple[str, str, int], _Columns] = {}
+    for line in lines:
+        if not line["values"]:
+            continue
+        key = (line["name"], line["source"], line["rank"])
+        if key not in found and len(found) >= MAX_SERIES:
+            continue
+        columns = found.setdefault(key, _Columns())
+        columns.attempts += [line["attempt"]] * len(line["values"])
+        columns.steps += line["steps"]
+        columns.times += line["times"]
+        columns.values += line["values"]
+    return tuple(
+        Series(*key, tuple(one.attempts), tuple(one.steps), tuple(one.times), tuple(one.values))
+        for key, one in found.items()
+    )
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replaces a file of metrics atomically, also while other threads or processes do. Raises OSError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+def compacted(data: bytes, max_points: int) -> str:
+    """Returns the text of a file with at most about `max_points` of the points in the file `data`.
+
+    A `MetricsFile` that continues the text adds no batch that is in `data`. Damaged lines are left out.
+    """
+    lines = [line for line in map(_parsed, data.split(b"\n")) if line is not None]
+    return as_text(thinned(_series_in(lines), max_points), _last_batches(lines))
+
+
+def as_text(series: Iterable[Series], seen: Mapping[tuple[int, int], int]) -> str:
+    """Returns the text of a file with these series; `seen` has each attempt and node's last batch number."""
+    lines = []
+    for (attempt, node), seq in seen.items():
+        head = {"attempt": attempt, "node": node, "seq": seq, "rank": 0, "source": "", "name": ""}
+        lines.append({**head, "steps": [], "times": [], "values": []})
+    for one in series:
+        for attempt, first, last in _stretches(one.attempts):
+            lines.append(
+                {"attempt": attempt, "node": 0, "seq": 0, "rank": one.rank, "source": one.source, "name": one.name}
+                | {"steps": one.steps[first:last], "times": one.times[first:last]}
+                | {"values": [as_json(value) for value in one.values[first:last]]}
+            )
+    return "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines)
+
+
+def as_json(value: float) -> float | str:
+    """Returns a value for JSON: a number, or "nan", "inf" or "-inf"."""
+    return value if math.isfinite(value) else "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def thinned(series: Sequence[Series], max_points: int) -> tuple[Series, ...]:
+    """Returns series with at most about `max_points` points together: the longest lose points, the short ones none."""
+    limit = _limit_of(sorted(map(len, series)), max_points)
+    return tuple(thin(one, limit) for one in series)
+
+
+def thin(series: Series, max_points: int) -> Series:
+    """Returns a series with at most about `max_points` points: first, last, lowest and highest of each of equal parts.
+
+    The first and the last point of each attempt are kept, so that each restart stays visible.
+    """
+    if len(series) <= max(max_points, 4):
+        return series
+    kept: list[int] = []
+    width = math.ceil(len(series) / max(max_points // 4, 1))
+    for _, first, last in _stretches(series.attempts):
+        for at in range(first, last, width):
+            part = range(at, min(at + width, last))
+            finite = [index for index in part if math.isfinite(series.values[index])] or list(part)
+            odd = next((index for index in part if not math.isfinite(series.values[index])), part[0])
+            value = series.values.__getitem__
+            kept += sorted({part[0], min(finite, key=value), max(finite, key=value), odd, part[-1]})
+    columns = (series.attempts, series.steps, series.times, series.values)
+    attempts, steps, times, values = (tuple(column[index] for index in kept) for column in columns)
+    return replace(series, attempts=attempts, steps=steps, times=times, values=values)  # type: ignore[arg-type]
+
+
+def _limit_of(lengths: Sequence[int], max_points: int) -> int:
+    """Returns the limit of points for each series so that all have at most `max_points`; `lengths` is sorted."""
+    left = max_points
+    for index, length in enumerate(lengths):
+        share = left // (len(lengths) - index)
+        if length > share:
+            return max(share, 4)
+        left -= length
+    return max_points
+
+
+def _stretches(attempts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yields each attempt with the first index of its points and the one after its last."""
+    first = 0
+    for index in range(1, len(attempts) + 1):
+        if index == len(attempts) or attempts[index] != attempts[first]:
+            yield attempts[first], first, index
+            first = index
+
+
+def _last_batches_in(path: Path) -> dict[tuple[int, int], int]:
+    try:
+        with open(path, "rb") as file:
+            return _last_batches(line for line in map(_parsed, file) if line is not None)
+    except FileNotFoundError:
+        return {}
+
+
+def _last_batches(lines: Iterable[dict[str, Any]]) -> dict[tuple[int, int], int]:
+    """Returns for each attempt and node the number of its last batch."""
+    seen: dict[tuple[int, int], int] = {}
+    for line in lines:
+        key = (line["attempt"], line["node"])
+        seen[key] = max(seen.get(key, 0), line["seq"])
+    return seen
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Returns a line of the file with its values as floats; None if it is damaged."""
+    try:
+        match json.loads(line):
+            case {
+                "attempt": int(), "node": int(), "seq": int(), "rank": int(), "source": str(), "name": str(),
+                "steps": list(steps), "times": list(times), "values": list(values),
+            } as found if len(steps) == len(times) == len(values) and _is_plausible(found):  # fmt: skip
+                return {
+                    **found,
+                    "steps": [None if step is None else _finite(step) for step in steps],
+                    "times": [_finite(time) for time in times],
+                    "values": [NOT_FINITE[value] if isinstance(value, str) else float(value) for value in values],
+                }
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        pass
+    return None
+
+
+def _is_plausible(line: Mapping[str, Any]) -> bool:
+    """Whether the numbers and texts of a line are within limits that no run exceeds."""
+    numbers = (line["attempt"], line["node"], line["rank"])
+    return all(0 <= number < MAX_RANKS for number in numbers) and len(line["name"]) + len(line["source"]) <= MAX_CHARS
+
+
+def _finite(number: Any) -> float:
+    """Returns a number as a float. Raises ValueError for NaN and infinity, which JSON lacks."""
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is not finite")
+    return found

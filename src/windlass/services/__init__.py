@@ -1,0 +1,1 @@
+"""What stays up and must end: TensorBoard, notebooks and deployments of models. Lists, reaches and closes them."""

@@ -1,0 +1,119 @@
+"""Remembers which deployments this machine has made, so that none is forgotten when its target does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import UsageError
+
+FOLDER: Final = "deployments"
+"""Folder in the home of the records, with a file for each deployment that this machine has made."""
+FILE: Final = "deployment.json"
+MODEL: Final = "model"
+"""Folder with the files of a model that is deployed on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDeployment:
+    """A deployment that this machine has begun to create."""
+
+    name: str
+    target: str
+    created_at: float
+    """Unix seconds."""
+    ends_at: float | None
+    """When the deployment ends by itself, in Unix seconds; None if it never does."""
+    run_id: str = ""
+    labels: tuple[str, ...] = ()
+    """Names of the model's classes in order; empty if they are unknown."""
+
+
+def folder_of(home: Path, target: str, name: str) -> Path:
+    """Returns the folder of a deployment. Names of targets and deployments are checked before, and have no slash."""
+    return home / FOLDER / target / name
+
+
+@contextlib.contextmanager
+def creating(home: Path, known: KnownDeployment) -> Iterator[None]:
+    """Writes the file of a deployment before anything is created at the target, and keeps other processes of this
+    machine from creating or forgetting the same deployment meanwhile. Raises UsageError, OSError.
+    """
+    folder = folder_of(home, known.target, known.name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(folder) as is_ours:
+        if not is_ours:
+            raise UsageError(
+                f"another process is creating {known.name} on {known.target}", "wait until that process has ended"
+            )
+        remember(home, known)
+        yield
+
+
+def remember(home: Path, known: KnownDeployment) -> None:
+    """Writes the file of a deployment. Raises OSError."""
+    folder = folder_of(home, known.target, known.name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = folder / f"{secrets.token_hex(4)}.new"
+    with open(written, "w", encoding="utf-8") as file:
+        json.dump(asdict(known), file)
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(folder / FILE)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Locks the folder of a deployment, and yields whether no other process had locked the folder."""
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(opened)
+
+
+def known_deployments(home: Path) -> Iterator[KnownDeployment]:
+    """Yields the deployments that this machine has made and that no target has reported as removed."""
+    for path in sorted((home / FOLDER).glob(f"*/*/{FILE}")):
+        found = read_known(home, path.parent.parent.name, path.parent.name)
+        if found is not None:
+            yield found
+
+
+def read_known(home: Path, target: str, name: str) -> KnownDeployment | None:
+    """Returns what this machine knows of a deployment; None if it has not made the deployment."""
+    path = folder_of(home, target, name) / FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return KnownDeployment(**{**data, "labels": tuple(data.get("labels", ()))})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        # The file cannot be read, but the deployment may exist and may bill.
+        return KnownDeployment(name, target, path.stat().st_mtime, None)
+
+
+def forget(home: Path, target: str, name: str) -> None:
+    """Removes what this machine keeps of a deployment, after the target has reported that the deployment is gone.
+
+    Does nothing while a process of this machine creates the deployment.
+    """
+    folder = folder_of(home, target, name)
+    if not folder.is_dir():
+        return
+    with _locked(folder) as is_ours:
+        if is_ours:
+            # The file goes last: a killed removal must not leave a folder that no command finds.
+            shutil.rmtree(folder / MODEL, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)

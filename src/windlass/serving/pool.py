@@ -1,0 +1,233 @@
+"""Worker processes and the bounded queue of requests that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import math
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from windlass.serving.metrics import Metrics
+from windlass.serving.process import HEAD, pack, start
+from windlass.serving.settings import Settings
+
+Process = tuple[subprocess.Popen[bytes], socket.socket]
+Reply = tuple[int, str, bytes]
+"""HTTP status, media type and body of the model's answer; an empty media type with a reason as body for an error."""
+
+
+FAST_SECONDS = 0.02
+"""A model that takes less for a request is fast."""
+ADVANCE = 8
+"""Number of requests that the only worker of a fast model has at most; the kernel keeps them in the socket."""
+
+
+class Waiting:
+    """A request in the queue or in a worker."""
+
+    __slots__ = ("content", "future", "since", "timer", "worker")
+
+    def __init__(self, content: tuple[str, str, bytes], future: asyncio.Future[Reply], since: float) -> None:
+        self.content = content
+        """Media type, Accept header and body."""
+        self.future = future
+        self.since = since
+        self.timer: asyncio.TimerHandle | None = None
+        self.worker: Worker | None = None
+        """The worker that has the request; None while the request is in the queue."""
+
+    def finish(self, reply: Reply) -> None:
+        """Answers the request, unless it has an answer."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(reply)
+
+
+class Worker(asyncio.Protocol):
+    """One worker process, and the server's end of its socket."""
+
+    def __init__(self, pool: Pool, number: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.pool = pool
+        self.number = number
+        self.process = process
+        self.is_ready = False
+        self.batches: deque[list[Waiting]] = deque()
+        """The requests that the process has, in the order of its answers; it works on the first."""
+        self._connection = connection
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    async def connect(self) -> None:
+        """Starts to read from the process."""
+        self._connection.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=self._connection)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # that of uvloop is another class
+
+    def data_received(self, data: bytes) -> None:
+        """Collects messages."""
+        self._received += data
+        while len(self._received) >= HEAD.size:
+            end = HEAD.size + HEAD.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                break
+            message = marshal.loads(self._received[HEAD.size : end])
+            del self._received[:end]
+            self.pool.receive(self, message)
+
+    def send(self, batch: list[Waiting]) -> None:
+        """Gives requests to the process."""
+        assert self._transport is not None
+        self.batches.append(batch)
+        for one in batch:
+            one.worker = self
+        self._transport.write(pack([one.content for one in batch]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Reports the end of the process to the pool."""
+        self.pool.lose(self, self.end())
+
+    def end(self) -> int:
+        """Kills the process if it runs, and returns its exit code. The end of its socket is reported later."""
+        self.process.kill()
+        return self.process.wait()
+
+
+class Pool:
+    """Gives requests to worker processes in the order in which they came."""
+
+    def __init__(
+        self, settings: Settings, processes: list[Process], metrics: Metrics, on_failure: Callable[[str], None]
+    ) -> None:
+        """`on_failure` is called with the reason if a worker cannot load the model."""
+        self.settings = settings
+        self.metrics = metrics
+        self._on_failure = on_failure
+        self._queue: deque[Waiting] = deque()
+        self._is_closed = False
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._mean_seconds = 1.0
+        """Moving average of the time that the model takes for a batch."""
+        self.workers = [Worker(self, number, *process) for number, process in enumerate(processes)]
+
+    async def connect(self) -> None:
+        """Starts to listen to the workers."""
+        for worker in self.workers:
+            await worker.connect()
+
+    @property
+    def num_ready(self) -> int:
+        """Number of workers that have loaded the model."""
+        return sum(worker.is_ready for worker in self.workers)
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that no worker works on."""
+        sent = sum(max(0, len(worker.batches) - 1) for worker in self.workers)
+        return len(self._queue) + sent * self.settings.batch
+
+    @property
+    def retry_seconds(self) -> int:
+        """Estimate of the time in which the queue empties, in whole seconds, at least 1."""
+        rounds = len(self._queue) / (self.settings.workers * self.settings.batch)
+        return max(1, min(60, math.ceil(rounds * self._mean_seconds)))
+
+    async def submit(self, content: tuple[str, str, bytes]) -> Reply:
+        """Queues a request and returns the answer of the model, or 504 after the time limit."""
+        loop = asyncio.get_running_loop()
+        waiting = Waiting(content, loop.create_future(), loop.time())
+        waiting.timer = loop.call_later(self.settings.time_limit_seconds, self._expire, waiting)
+        self._queue.append(waiting)
+        self._dispatch()
+        return await waiting.future
+
+    def _dispatch(self) -> None:
+        """Gives waiting requests to free workers. An incomplete batch waits for others until its time is over.
+
+        The only worker of a fast model gets some requests in advance, because both processes would otherwise wait for
+        each other between two requests.
+        """
+        is_fast = self._mean_seconds < FAST_SECONDS and self.settings.workers == self.settings.batch == 1
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
+        for worker in self.workers:
+            if not self._queue:
+                return
+            if not worker.is_ready or len(worker.batches) >= (ADVANCE if is_fast else 1):
+                continue
+            if len(self._queue) < self.settings.batch and self.settings.batch_wait_seconds:
+                loop = asyncio.get_running_loop()
+                due = self._queue[0].since + self.settings.batch_wait_seconds
+                if loop.time() < due:
+                    self._batch_timer = loop.call_at(due, self._dispatch)
+                    return
+            while self._queue and len(worker.batches) < (ADVANCE if is_fast else 1):
+                self.metrics.batches += 1
+                worker.send([self._queue.popleft() for _ in range(min(self.settings.batch, len(self._queue)))])
+
+    def receive(self, worker: Worker, message: Any) -> None:
+        """Handles a message of a worker: that the model is loaded, or the answers of its batch."""
+        if worker.is_ready:
+            seconds, replies = message
+            self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
+            for waiting, reply in zip(worker.batches.popleft(), replies, strict=True):
+                waiting.finish(reply)
+        elif message[0] == "ready":
+            worker.is_ready = True
+            print(f"worker {worker.number}: model loaded in {message[1]:.1f} s", file=sys.stderr, flush=True)
+        else:
+            self._on_failure(message[1])
+        self._dispatch()
+
+    def _expire(self, waiting: Waiting) -> None:
+        """Answers 504. A worker that has the request is killed, because nothing else ends a call of the model."""
+        limit = f"{self.settings.time_limit_seconds:g} s"
+        worker = waiting.worker
+        if worker is None or waiting not in worker.batches[0]:
+            if worker is None:
+                self._queue.remove(waiting)
+            waiting.finish((504, "", f"no worker was free within {limit}".encode()))
+            return
+        for one in worker.batches[0]:
+            one.finish((504, "", f"the model did not answer within {limit}".encode()))
+        worker.end()
+
+    def lose(self, worker: Worker, code: int) -> None:
+        """Handles the end of a worker process: the requests on which it worked fail, those that it had in advance are
+        queued again, and another process replaces it.
+        """
+        if self._is_closed:
+            return
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        print(f"worker {worker.number}: process ended ({how})", file=sys.stderr, flush=True)
+        for one in worker.batches.popleft() if worker.batches else ():
+            one.finish((500, "", f"the process of the model ended ({how})".encode()))
+        for batch in reversed(worker.batches):
+            for one in batch:
+                one.worker = None
+            self._queue.extendleft(one for one in reversed(batch) if not one.future.done())
+        if not worker.is_ready:
+            self._on_failure(f"the process that loads the model ended ({how})")
+            return
+        self.metrics.restarts += 1
+        self.workers[worker.number] = Worker(self, worker.number, *start(self.settings, worker.number))
+        task = asyncio.get_running_loop().create_task(self.workers[worker.number].connect())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        self._is_closed = True
+        for worker in self.workers:
+            worker.end()

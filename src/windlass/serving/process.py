@@ -1,0 +1,43 @@
+"""Starts worker processes, and the form of the messages between them and the server."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import socket
+import struct
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from windlass.serving.settings import Settings, gpu_names
+
+HEAD = struct.Struct("!Q")
+"""First part of a message: the number of bytes that follow, which are a value written by marshal. Unlike pickle, it
+calls no code when it reads; both processes run the same interpreter."""
+
+
+def pack(value: Any) -> bytes:
+    """Returns a message with a value made of lists, tuples, strings, bytes, numbers and None."""
+    content = marshal.dumps(value)
+    return HEAD.pack(len(content)) + content
+
+
+def start(settings: Settings, number: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Starts the worker of a number from 0, and returns it with the server's end of its socket.
+
+    The process gets one GPU, or its share of the cores.
+    """
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    gpus = gpu_names()
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // settings.workers)))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        words = str(theirs.fileno()), json.dumps(asdict(settings.model)), str(os.getpid())
+        command = [sys.executable, "-m", "windlass.serving.worker", *words]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),))
+    return process, ours

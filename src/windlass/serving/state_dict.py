@@ -1,0 +1,105 @@
+"""Serves a state dict: weights in safetensors or of torch.save, and a function that makes the module for them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from windlass.serving.formats import RequestError
+from windlass.serving.predictor import ModelError, Predictor, import_file, require_trust
+from windlass.serving.settings import Model
+
+DEFAULT_FUNCTION = "model.py:model"
+STATE_KEYS = ("model", "state_dict", "model_state_dict")
+"""Keys under which training scripts save a state dict together with other state."""
+PREFIXES = ("module.", "_orig_mod.")
+"""Prefixes of parameters that DistributedDataParallel and torch.compile add."""
+
+
+def load(path: Path, folder: Path, model: Model) -> Predictor:
+    """Loads the weights into the module that the model function makes. Raises ModelError."""
+    weights = _read(path, model)
+    module = weights if isinstance(weights, torch.nn.Module) else _make(folder, model)
+    if module is not weights:
+        try:
+            module.load_state_dict(state_of(weights))
+        except (RuntimeError, TypeError) as error:
+            raise ModelError(f"{path} does not fit the module: {error}") from error
+    return StateDict(module)
+
+
+def _read(path: Path, model: Model) -> Any:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=not model.allow_pickle)
+    except pickle.UnpicklingError:
+        require_trust(path, model)
+        raise
+
+
+def _make(folder: Path, model: Model) -> Any:
+    """Calls the model function: that of the option, from the model's folder, its folder `code` or the working folder;
+    or `model` of `model.py`.
+    """
+    file, _, name = (model.function or DEFAULT_FUNCTION).rpartition(":")
+    for candidate in (folder / file, folder / "code" / file, Path(file).absolute()):
+        if candidate.is_file():
+            function = getattr(import_file(candidate), name, None)
+            if function is None:
+                raise ModelError(f"{candidate} has no function {name}")
+            return function()
+    raise ModelError(f"a state dict needs a function that makes its module: {file or name} is missing (--function)")
+
+
+def state_of(weights: Any) -> dict[str, Any]:
+    """Returns the state dict in what a script has saved, without the prefixes of DDP and torch.compile. Raises
+    ModelError.
+    """
+    for key in STATE_KEYS:
+        if isinstance(weights, Mapping) and isinstance(weights.get(key), Mapping):
+            weights = weights[key]
+    if not isinstance(weights, Mapping):
+        raise ModelError(f"the file has a {type(weights).__name__}, not a state dict")
+    state = {str(name): value for name, value in weights.items()}
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
+class StateDict(Predictor):
+    """A torch module: arrays and lists are its input as a tensor, a dict of them is its keyword arguments."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(self._predict, self._predict_batch)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._module = module.to(self._device).eval()
+
+    @torch.inference_mode()
+    def _predict(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return self._module(**{name: self._tensor(one) for name, one in value.items()})
+        return self._module(self._tensor(value))
+
+    @torch.inference_mode()
+    def _predict_batch(self, values: list[Any]) -> list[Any]:
+        """Joins the inputs along their first dimension, and splits the output."""
+        tensors = [self._tensor(value) for value in values]
+        return list(torch.split(self._module(torch.cat(tensors)), [len(one) for one in tensors]))
+
+    def _tensor(self, value: Any) -> Any:
+        """Returns an array as it is, and numbers of JSON and CSV as float32. Raises RequestError."""
+        if isinstance(value, bytes):
+            raise RequestError(415, "images need a predict.py that decodes them")
+        try:
+            found = torch.from_numpy(value) if hasattr(value, "dtype") else torch.tensor(value, dtype=torch.float32)
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise RequestError(400, f"the input is not an array of numbers: {error}") from error
+        return found.to(self._device)

@@ -1,0 +1,1 @@
+"""The web page of runs, metrics, logs and targets, served on this machine."""

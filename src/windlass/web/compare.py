@@ -1,0 +1,105 @@
+"""Builds the comparison of runs: differing settings, and one metric of every run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.metrics import MAX_RUNS
+from windlass.code.kept import kept_digest
+from windlass.errors import NoSuchRun, UsageError
+from windlass.runs.metrics import FILE
+from windlass.views.comparison import Difference, RunFacts, compare_runs
+from windlass.views.metrics import chosen
+from windlass.views.pages import CompareData, ComparedRow, ComparePage, SettingRow
+from windlass.views.serialise import view_of
+from windlass.web.charts import curve_of, num_points, series_named
+from windlass.web.site import Site
+
+if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
+
+    from windlass.runs.store import Store
+
+MAX_SETTINGS: Final = 100
+MAX_NAMES: Final = 500
+MAX_VALUE: Final = 200
+"""Characters of a setting."""
+DATA_POINTS: Final = 8_000
+"""Points of all curves together, so that the data of 200 runs stay below 200 kB."""
+
+
+def ids_of(given: QueryParams) -> list[str]:
+    """Returns the ids of the query `run`, each once. Raises UsageError for more than 200."""
+    found = list(dict.fromkeys(one for one in given.getlist("run") if one))
+    if len(found) > MAX_RUNS:
+        raise UsageError(f"at most {MAX_RUNS} runs are compared; {len(found)} are named")
+    return found
+
+
+def compare_page(site: Site, given: QueryParams) -> ComparePage:
+    """Returns the runs of the query side by side. Raises UsageError."""
+    now, missing = site.now(), []
+    found: list[RunFacts] = []
+    names: dict[str, None] = {}
+    with site.records.open() as store:
+        for run_id in ids_of(given):
+            try:
+                status, plan = store.status(run_id), store.plan(run_id)
+            except NoSuchRun:
+                missing.append(run_id)
+                continue
+            # Summaries of all metrics are not shown here, and reading the metrics of 200 runs takes seconds.
+            found.append(RunFacts(status, plan, (), kept_digest(store.run_dir(run_id))))
+            names |= dict.fromkeys(_names_in(store, run_id))
+    runs = tuple(
+        view_of(
+            ComparedRow,
+            one.status,
+            one.status.times,
+            seconds=(one.status.times.ended_at or now) - one.status.times.created_at,
+            note=one.status.about.note[:MAX_VALUE],
+        )
+        for one in found
+    )
+    ordered = sorted(names, key=lambda name: (name != "loss", "loss" not in name.lower(), name))
+    settings = tuple(map(_setting_row, compare_runs(found, now).differences[:MAX_SETTINGS]))
+    return ComparePage(runs, settings, tuple(ordered[:MAX_NAMES]), tuple(missing))
+
+
+def _names_in(store: Store, run_id: str) -> Iterator[str]:
+    """Yields the names of the metrics of a run, from the last lines of its file."""
+    with contextlib.suppress(OSError), open(store.run_dir(run_id) / FILE, "rb") as file:
+        file.seek(max(0, file.seek(0, 2) - (64 << 10)))
+        for line in file.read().splitlines()[-200:]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                name = json.loads(line)["name"]
+                if isinstance(name, str) and name:
+                    yield name
+
+
+def _setting_row(found: Difference) -> SettingRow:
+    """Returns a property in which runs differ, with its values as text."""
+    values = ("unknown" if at in found.unknown else _text(value) for at, value in enumerate(found.values))
+    return SettingRow(found.kind, found.name, tuple(values))
+
+
+def _text(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]} …"
+
+
+def compare_data(site: Site, given: QueryParams) -> CompareData:
+    """Returns the metric `name` of each run of the query, thinned to about `points` points. Raises UsageError."""
+    ids, name = ids_of(given), given.get("name", "")
+    points = min(num_points(given), max(8, DATA_POINTS // max(1, len(ids))))
+    curves = []
+    with site.records.open() as store:
+        for run_id in ids:
+            with contextlib.suppress(NoSuchRun, OSError):
+                began_at = store.status(run_id, with_progress=False).times.created_at
+                series = series_named(store.run_dir(run_id) / FILE, name)
+                curves += [curve_of(run_id, one, points, began_at) for one in chosen(series)]
+    return CompareData(name, tuple(curves))

@@ -1,0 +1,215 @@
+"""Keeps the lists of runs of all targets current in background threads, so that no page waits for a target."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.actions.runs import connect
+from windlass.actions.targets import DEFAULT, named_targets
+from windlass.engines import TARGETS, engine_class
+from windlass.engines.values import RunState
+from windlass.errors import WindlassError
+from windlass.runs.context import Context
+from windlass.views.pages import TargetState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from windlass.engines.base import Engine
+    from windlass.runs.store import Store
+    from windlass.spec.targets import Target
+    from windlass.web.site import Records
+
+LOCAL_SECONDS: Final = 2.0
+"""Seconds between two checks of the supervisors on this machine."""
+REMOTE_SECONDS: Final = 10.0
+"""Seconds between two requests to a remote target."""
+UNUSED_SECONDS: Final = 60.0
+"""Seconds after the last request of a page from which targets are not asked any more."""
+KNOWN_SECONDS: Final = 5.0
+"""Seconds for which the content of the targets files is used again."""
+LATE_SECONDS: Final = 30.0
+"""Seconds without a response after which the state of a target counts as outdated."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTarget:
+    """A target of the targets files."""
+
+    name: str
+    kind: str
+    place: str
+    file: str | None
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last response of a target."""
+
+    runs: tuple[RunState, ...] = ()
+    as_of: float | None = None
+    """Unix seconds of the response; None before the first one."""
+    asked_at: float | None = None
+    """Unix seconds of the unanswered request; None while none is open."""
+    trouble: str = ""
+    """Why the last request failed; empty if it succeeded."""
+
+
+class TargetPoller:
+    """Asks targets for their runs while pages are open, each target in a thread of its own."""
+
+    def __init__(
+        self,
+        context: Context,
+        records: Records,
+        on_change: Callable[[], None] = lambda: None,
+        connect: Callable[[str, Store, Context], Engine] = connect,
+    ) -> None:
+        """`on_change` is called in a thread after each response that differs from the last one; `connect` returns the
+        engine of a target.
+        """
+        self._context = context
+        self._records = records
+        self._on_change = on_change
+        self._connect = connect
+        self._seen: dict[str, Seen] = {}
+        self._used_at = 0.0
+        self._viewed: dict[str, tuple[str, float]] = {}
+        """Target of each run whose metrics are shown, and when they were last requested."""
+        self._known: tuple[float, list[KnownTarget]] = (-math.inf, [])
+        self._has_use, self._ended = threading.Event(), threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Lets the threads end. A thread that waits for a target is a daemon, and does not delay the exit."""
+        self._ended.set()
+        self._has_use.set()
+
+    def use(self) -> None:
+        """Asks the targets from now on, for `UNUSED_SECONDS`. Returns at once."""
+        self._used_at = time.monotonic()
+        self._has_use.set()
+        for known in self.known():
+            name = known.name if known.kind in TARGETS else DEFAULT
+            with self._lock:
+                if name not in self._threads and not self._ended.is_set():
+                    thread = threading.Thread(target=self._poll, args=(name,), name=f"windlass-{name}", daemon=True)
+                    self._threads[name] = thread
+                    thread.start()
+
+    def known(self) -> list[KnownTarget]:
+        """Returns the targets of the targets files, read every few seconds; only `local` if one cannot be read."""
+        read_at, known = self._known
+        if time.monotonic() - read_at > KNOWN_SECONDS:
+            try:
+                known = [_known(name, *found) for name, found in named_targets(self._context).items()]
+            except WindlassError:
+                known = [KnownTarget(DEFAULT, DEFAULT, "this machine", None, {})]
+            self._known = (time.monotonic(), known)
+        return known
+
+    def view(self, run_id: str, target: str) -> None:
+        """Copies new metrics of a run from its target from now on, for `UNUSED_SECONDS`. Returns at once."""
+        self._viewed[run_id] = (target, time.monotonic())
+        self.use()
+
+    def seen(self, name: str) -> Seen:
+        """Returns the last response of a target, without asking it."""
+        return self._seen.get(name, Seen())
+
+    def state(self, known: KnownTarget) -> TargetState:
+        """Returns how current the runs of a target are."""
+        if known.kind not in TARGETS:
+            return TargetState(known.name, known.kind, known.place, self._context.now(), "")
+        seen = self.seen(known.name)
+        return TargetState(known.name, known.kind, known.place, seen.as_of, self._trouble(seen))
+
+    def stale(self, target: str) -> tuple[str, float | None]:
+        """Returns why recorded runs of a target may be outdated, or "", and when it last responded."""
+        known = next((one for one in self.known() if one.name == target), None)
+        if known is None:
+            return f"{target} is in no targets file here, and is not asked", None
+        if known.kind not in TARGETS:
+            return "", None
+        seen = self.seen(target)
+        return self._trouble(seen) or ("" if seen.as_of is not None else f"{target} has not answered yet"), seen.as_of
+
+    def others(self, recorded: set[str]) -> list[RunState]:
+        """Returns the runs of remote targets without a record on this machine."""
+        return [one for seen in self._seen.values() for one in seen.runs if one.status.id not in recorded]
+
+    def _trouble(self, seen: Seen) -> str:
+        if not seen.trouble and seen.asked_at is not None and self._context.now() - seen.asked_at > LATE_SECONDS:
+            return f"no response for {self._context.now() - seen.asked_at:.0f} s"
+        return seen.trouble
+
+    def _poll(self, name: str) -> None:
+        """Body of the thread of one target; `local` stands for all supervisors on this machine."""
+        while not self._ended.is_set():
+            if time.monotonic() - self._used_at > UNUSED_SECONDS:
+                self._has_use.clear()
+                self._has_use.wait()
+                continue
+            if name == DEFAULT:
+                self._check_local()
+            else:
+                self._ask(name)
+            self._ended.wait(LOCAL_SECONDS if name == DEFAULT else REMOTE_SECONDS)
+
+    def _check_local(self) -> None:
+        """Notices supervisors that have died, as `windlass ps` does; the record then has the new status."""
+        with contextlib.suppress(WindlassError), self._records.open() as store:
+            for status in store.statuses(unfinished=True):
+                with contextlib.suppress(WindlassError):
+                    engine = engine_class(store.engine_of(status.id))
+                    if not engine.is_remote:
+                        engine.connect(store).status(status.id)
+
+    def _ask(self, name: str) -> None:
+        before = self.seen(name)
+        self._seen[name] = replace(before, asked_at=self._context.now())
+        try:
+            with self._records.open() as store:
+                found = tuple(self._connect(name, store, self._context).list())
+                self._refresh_recorded(name, store)
+        except Exception as error:  # any failure of a target must leave the pages of the others usable
+            text = error.message if isinstance(error, WindlassError) else f"{type(error).__name__}: {error}"
+            self._seen[name] = replace(before, asked_at=None, trouble=text)
+        else:
+            self._seen[name] = Seen(found, self._context.now())
+        if _shown(self._seen[name]) != _shown(before):
+            self._on_change()
+
+    def _refresh_recorded(self, name: str, store: Any) -> None:
+        """Copies the newest state of the unfinished runs of a target to the records on this machine."""
+        by_kind: dict[str, list[Any]] = {}
+        for status in store.statuses(unfinished=True):
+            if status.target == name:
+                by_kind.setdefault(store.engine_of(status.id), []).append(status)
+        for kind, some in by_kind.items():
+            engine_class(kind).connect(store).statuses(some)
+        for run_id, (target, at) in list(self._viewed.items()):
+            if time.monotonic() - at > UNUSED_SECONDS:
+                self._viewed.pop(run_id, None)
+            elif target == name:
+                with contextlib.suppress(WindlassError, OSError):
+                    engine_class(store.engine_of(run_id)).connect(store).metrics(run_id)
+
+
+def _shown(seen: Seen) -> tuple[Any, ...]:
+    return seen.trouble, [(one.status.id, one.status.phase, one.status.last_seq) for one in seen.runs]
+
+
+def _known(name: str, target: Target, path: Path | None) -> KnownTarget:
+    words = [str(getattr(target, field)) for field in ("context", "namespace", "region") if getattr(target, field, "")]
+    settings = target.model_dump(mode="json", exclude_defaults=True, exclude={"name", "kind"})
+    place = " ".join(words) or "this machine"
+    return KnownTarget(name, target.kind, place, None if path is None else str(path), settings)

@@ -1,0 +1,301 @@
+"""Finds the files into which a script writes metrics, and reads the values that are new since the last scan.
+
+Read are event files of TensorBoard, `trainer_state.json` of transformers, `metrics.csv` of Lightning, and CSV logs such
+as those of Keras and Ultralytics. Not read are files that existed when the attempt began, up to their size then, links,
+and files in caches and hidden folders. Standard library of Python 3.9 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from windlass.worker import process
+from windlass.worker.collect import CACHE_VARIABLES, CACHES, KERNEL, MARKS
+from windlass.worker.event_file import Damaged, EventFile, Point
+from windlass.worker.metric_tables import CSV_NAME, CsvFile, TrainerStates
+
+if TYPE_CHECKING:
+    Reader = EventFile | CsvFile | TrainerStates
+
+MAX_DEPTH = 6
+"""Maximum depth of folders that are searched."""
+MAX_ENTRIES = 20_000
+"""Maximum number of files and folders that one scan looks at."""
+MAX_FOLDER_ENTRIES = 5_000
+"""Maximum number of entries of one folder that are looked at; folders with more have data."""
+MAX_FILES = 1_000
+"""Maximum number of new files with metrics."""
+MAX_SERIES = 500
+"""Maximum number of curves of one attempt."""
+MAX_NAME_CHARS = 200
+MAX_POINTS = 100_000
+"""Maximum number of values of one scan; the next scan goes on."""
+OLD_SECONDS = 60.0
+"""Files that changed last this long before the attempt are copies of old files; less may be a difference of clocks."""
+EVENT_FILE = "events.out.tfevents."
+TRAINER_STATE = "trainer_state.json"
+SPLITS = ("train", "training", "validation", "valid", "val", "eval", "test")
+"""Names of folders into which one training writes event files with the same tags, as Keras does."""
+Signature = tuple[int, int, int]
+
+
+class FilePoint(NamedTuple):
+    """One value of a metric, and the kind of file that has it."""
+
+    source: str
+    """Kind of the file: `tensorboard`, `trainer`, `lightning` or `csv`."""
+    point: Point
+
+
+class _File:
+    """A file with metrics, and how far it was read."""
+
+    def __init__(self, path: str, reader: Reader) -> None:
+        self.path = path
+        self.reader = reader
+        self.folder = os.path.dirname(path)
+        if isinstance(reader, TrainerStates):
+            self.folder = _trainer_folder(path)
+        self.prefix = ""
+        """Start of the names of the file's metrics."""
+        self.signature: Signature | None = None
+        """Inode, size and modification time of the version that was read last."""
+        self.num_reads = 0
+        """Number of times that this version was read to its end."""
+        self.is_ended = False
+        """Whether the file is not read any further: it is damaged, or of another program."""
+
+
+class MetricFiles:
+    """Files with metrics in the folders of one attempt."""
+
+    def __init__(self, folders: Iterable[str], skipped: Iterable[str], since: float) -> None:
+        """`folders` are searched, except for those in `skipped`. `since` is the start of the attempt, in Unix
+        seconds.
+        """
+        roots = dict.fromkeys(os.path.realpath(one) for one in folders if one and "://" not in one)
+        self._roots = [root for root in roots if root != "/"]
+        self._skipped = {os.path.realpath(one) for one in skipped if one} | set(KERNEL)
+        self._since = since
+        self._files: dict[str, _File] = {}
+        self._states: dict[str, TrainerStates] = {}
+        """For each output folder of a Trainer, the entries that are known."""
+        self._owners: dict[tuple[str, str], str] = {}
+        """For each source and name, the folder whose files have it."""
+        self._max_files = MAX_FILES
+        self._give_up = 0.0
+        self.notes: list[str] = []
+        """Messages about files that are not read, each once."""
+
+    def skip_existing(self, seconds: float) -> None:
+        """Skips the values that are in files now, because another run or attempt has written them. Searches for at most
+        `seconds`.
+        """
+        self._give_up = time.monotonic() + seconds
+        found = [(status.st_mtime, path, status) for path, status in self._search()]
+        for _, path, status in sorted(found, key=lambda one: -one[0]):  # the newest of a Trainer has all entries
+            self._add(path, status, is_old=True)
+        self._max_files = len(self._files) + MAX_FILES
+
+    def scan(self, seconds: float) -> list[FilePoint]:
+        """Returns the values that were written since the last scan. Reads for at most about `seconds`.
+
+        Values that are left are returned by the next scan. Damaged files are named in `notes`.
+        """
+        self._give_up = time.monotonic() + seconds
+        found: list[FilePoint] = []
+        for file in list(self._files.values()):
+            self._read(file, found)
+        for path, status in self._search():
+            if path not in self._files and len(self._files) < self._max_files and not self._is_over(found):
+                self._add(path, status, is_old=status.st_mtime < self._since - OLD_SECONDS)
+                self._read(self._files[path], found)
+        return found
+
+    # -- folders ------------------------------------------------------------------------------------------------------
+
+    def _search(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yields the regular files whose names are those of files with metrics, the shallow ones of each folder first.
+
+        Ends at the limits of number, depth and time. Links are not followed.
+        """
+        num_entries = 0
+        for root in self._roots:
+            waiting = deque([(root, 0)])
+            while waiting and num_entries < MAX_ENTRIES and not self._is_over():
+                folder, depth = waiting.popleft()
+                entries = _entries(folder)
+                num_entries += len(entries)
+                if depth and any(entry.name in MARKS for entry in entries):
+                    continue
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # the file was removed
+                        if entry.is_dir(follow_symlinks=False):
+                            if depth < MAX_DEPTH and not self._is_skipped(entry):
+                                waiting.append((entry.path, depth + 1))
+                        elif _has_name_of_metrics(entry.name) and entry.is_file(follow_symlinks=False):
+                            yield entry.path, entry.stat(follow_symlinks=False)
+
+    def _is_skipped(self, folder: os.DirEntry[str]) -> bool:
+        is_root = folder.path in self._roots  # searched by itself
+        return is_root or bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped
+
+    def _is_over(self, found: list[FilePoint] | None = None) -> bool:
+        return time.monotonic() > self._give_up or len(found or ()) >= MAX_POINTS
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _add(self, path: str, status: os.stat_result, *, is_old: bool) -> None:
+        """Adds a file. Of an old one, only what is appended to it later is read."""
+        name = os.path.basename(path)
+        if name.startswith(EVENT_FILE):
+            reader: Reader = EventFile(status.st_size if is_old else 0)
+        elif name == TRAINER_STATE:
+            is_known = _trainer_folder(path) in self._states
+            reader = self._states.setdefault(_trainer_folder(path), TrainerStates())
+        else:
+            reader = CsvFile(name)
+        file = self._files[path] = _File(path, reader)
+        if is_old:
+            file.signature, file.num_reads = _signature(status), 2
+            if isinstance(reader, CsvFile) or (isinstance(reader, TrainerStates) and not is_known):
+                with contextlib.suppress(OSError, Damaged), _opened(path) as opened:
+                    reader.skip(opened)
+        elif isinstance(reader, EventFile):
+            file.prefix = self._prefix(file)
+            file.is_ended = _is_of_other_program(name)
+
+    def _prefix(self, file: _File) -> str:
+        """Returns the prefix of the tags of an event file: its folder below that of another event file, in which
+        `SummaryWriter.add_scalars` writes the same tag, or the name of its part of the data.
+        """
+        others = {one.folder for one in self._files.values() if isinstance(one.reader, EventFile) and one is not file}
+        above = [one for one in others if file.folder.startswith(os.path.join(one, ""))]
+        if above:
+            return f"{os.path.relpath(file.folder, min(above, key=len))}/"
+        name = os.path.basename(file.folder)
+        return f"{name}/" if name in SPLITS else ""
+
+    def _read(self, file: _File, found: list[FilePoint]) -> None:
+        """Adds the new values of a file to `found`. A version of a file is read twice: the first time, its writer may
+        not have completed it.
+        """
+        if file.is_ended or self._is_over(found):
+            return
+        try:
+            signature = _signature(os.lstat(file.path))
+            if signature != file.signature:
+                file.signature, file.num_reads = signature, 0
+            if file.num_reads < 2:
+                with _opened(file.path) as opened, contextlib.closing(file.reader.read(opened)) as batches:
+                    for points in batches:
+                        self._take(file, points, found)
+                        if self._is_over(found):
+                            return
+                file.num_reads += 1
+        except Damaged as problem:
+            file.num_reads += 1
+            if file.num_reads == 2:
+                self._note(file, str(problem))
+        except OSError:
+            pass  # the file was removed or is not readable
+
+    def _note(self, file: _File, problem: str) -> None:
+        file.is_ended = not isinstance(file.reader, TrainerStates)  # a Trainer writes its state anew
+        path = printable(file.path)
+        self.notes.append(f"metrics in {path} are not read any further: {problem}")
+
+    def _take(self, file: _File, points: Iterable[Point], found: list[FilePoint]) -> None:
+        for point in points:
+            source = file.reader.source
+            name = self._name(file, source, point.name)
+            if name is not None:
+                found.append(FilePoint(source, point._replace(name=name)))
+
+    def _name(self, file: _File, source: str, name: str) -> str | None:
+        """Returns the name of a metric; None if it cannot be one. Names in several folders start with their folder,
+        except for the first folder.
+        """
+        name = file.prefix + name
+        for full in (name, f"{os.path.basename(file.folder)}/{name}"):
+            owner = self._owners.get((source, full))
+            if owner is None and len(self._owners) < MAX_SERIES and _is_name(full):
+                owner = self._owners[source, full] = file.folder
+            if owner == file.folder:
+                return full
+        return None
+
+
+def folders_of(env: Mapping[str, str], code: str, skipped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Returns the folders of a run that are searched for metrics, and those in them that are not: data, caches, and
+    `skipped`.
+
+    `env` is the environment of the ranks, and `code` their working folder.
+    """
+    searched = [env.get("WINDLASS_OUTPUT_DIR", ""), env.get("WINDLASS_CHECKPOINT_DIR", ""), code]
+    names = [*CACHE_VARIABLES, *(name for name in env if name.startswith("WINDLASS_DATA_"))]
+    return searched, [os.path.join(code, one) for one in (*skipped, *(env[name] for name in names if env.get(name)))]
+
+
+def printable(text: str) -> str:
+    """Returns text of a script, such as the name of a file, with escapes for characters that cannot be printed."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_NAME_CHARS and text.isprintable() and bool(text.strip())
+
+
+def _has_name_of_metrics(name: str) -> bool:
+    return name.startswith(EVENT_FILE) or name == TRAINER_STATE or CSV_NAME.fullmatch(name) is not None
+
+
+def _is_of_other_program(name: str) -> bool:
+    """Whether a live process that is no descendant of this one writes an event file, such as another run that was
+    started in the same folder. The name has the host and the process id of the writer.
+    """
+    found = re.fullmatch(r"events\.out\.tfevents\.\d+\.(.+)\.(\d{1,9})\.\d+(?:\.v2)?", name)
+    if found is None or found[1] != os.uname().nodename:
+        return False
+    pid, me = int(found[2]), os.getpid()
+    while pid not in (0, 1, me):
+        status = process.stat(pid)
+        if status is None:
+            return False  # has ended, or is ending
+        pid = status.parent
+    return pid != me
+
+
+def _trainer_folder(path: str) -> str:
+    """Returns the output folder of the Trainer that has written a `trainer_state.json`."""
+    folder = os.path.dirname(path)
+    return os.path.dirname(folder) if re.fullmatch(r"checkpoint-\d+", os.path.basename(folder)) else folder
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Returns the first entries of a folder; empty if it cannot be read."""
+    try:
+        with os.scandir(folder) as found:
+            return [entry for entry, _ in zip(found, range(MAX_FOLDER_ENTRIES))]  # noqa: B905 - see Python 3.9
+    except OSError:
+        return []
+
+
+def _opened(path: str) -> BinaryIO:
+    """Opens a regular file. Raises OSError for any other, also for one that has replaced a regular file meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return open(descriptor, "rb")

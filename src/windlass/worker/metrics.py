@@ -1,0 +1,188 @@
+"""Collects the points of metrics of a node's ranks, and hands them over as node events of bounded size and number."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from windlass.worker.protocol import MetricsReported
+from windlass.worker.trainlogs import safe
+
+FLUSH_SECONDS = 2.0
+"""Seconds between two flushes."""
+MAX_POINTS = 200
+"""Maximum points of a series in one flush; more are thinned, which keeps the extremes."""
+FULL_POINTS, LATE_POINTS = 10_000, 10
+"""After `FULL_POINTS` points, a series has at most about `LATE_POINTS` in each flush, and fewer flushes."""
+FULL_POINTS_OF_NODE = 200_000
+"""Points of all series of a node after which the same holds for each of them. Supervisors keep no more points of a run,
+and all events of a node: in a pod with a disk of 1 GiB."""
+LATE_SHARE, MAX_LATE_SECONDS = 0.01, 60.0
+"""Seconds between these flushes, as a share of the age of the series, and their maximum."""
+LATE_SERIES = 40
+"""Number of series above which these flushes are rarer in proportion: a node reports some 20 MB a day at most."""
+MAX_EVENT_BYTES = 8 << 10
+"""Maximum length of an event in JSON."""
+ALL_RANKS = 16
+"""Largest number of ranks whose values are all kept. With more, only rank 0 has series, besides those of the node."""
+MAX_SERIES = 1_000
+"""Maximum number of series of a node; points of further series are not kept."""
+NAME_CHARS = 120
+STEP_SECONDS = "step_seconds"
+"""Name of the series with the mean seconds per step of a rank, which Windlass measures."""
+MIN_STEP_WINDOW, STEP_WINDOW_SHARE = 5.0, 0.01
+"""Seconds over which the mean is taken: the minimum, and the share of the age of the attempt, so that a run of a week
+has hundreds of points."""
+NODE = "node"
+_HEAD_BYTES = 200
+
+
+class _Columns:
+    """Points of a series that were not handed over yet."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float | None, float, Any]] = []
+        """Step, Unix seconds and value of each point."""
+        self.num_taken = 0
+        self.began_at = self.taken_at = -math.inf
+        """Unix seconds of the first and the newest flush."""
+
+    def is_due(self, now: float, num_series: int) -> bool:
+        """Whether the points of a series with few points in each flush are due to be handed over."""
+        pause = min(MAX_LATE_SECONDS, LATE_SHARE * (now - self.began_at))
+        return now - self.taken_at >= pause * max(1.0, num_series / LATE_SERIES)
+
+    def take(self, now: float, *, is_late: bool) -> list[tuple[float | None, float, Any]]:
+        """Returns the points, thinned, and removes them."""
+        points = thinned(self.points, LATE_POINTS if is_late else MAX_POINTS)
+        self.began_at = now if self.num_taken == 0 else self.began_at
+        self.num_taken, self.taken_at, self.points = self.num_taken + len(points), now, []
+        return points
+
+
+class MetricPoints:
+    """Points of the metrics of a node's ranks in one attempt."""
+
+    def __init__(self, world_size: int) -> None:
+        """`world_size` is the number of ranks of the job; with more than `ALL_RANKS`, fewer series are kept."""
+        self._world_size = world_size
+        self._series: dict[tuple[int, str, str], _Columns] = {}
+        self._num_taken = 0
+        self._seq = 0
+        self._flushed_at = -math.inf
+        self._has_points = False
+        self._steps: dict[int, tuple[int, float, int, float]] = {}
+        """For each rank: step and Unix seconds of the beginning of its window, and of its newest step."""
+        self._first_step_at: float | None = None
+
+    def add(self, rank: int, source: str, name: str, step: float | None, time: float, value: float | str) -> None:
+        """Adds a point. `time` is Unix seconds; NaN and infinities may be given as "nan", "inf" and "-inf"."""
+        if self._world_size > ALL_RANKS and rank != 0 and source != NODE:
+            return
+        key = (rank, source, name[:NAME_CHARS])
+        columns = self._series.get(key)
+        if columns is None:
+            if len(self._series) >= MAX_SERIES:
+                return
+            columns = self._series[key] = _Columns()
+        columns.points.append((step, round(time, 3), safe(value)))
+        self._has_points = True
+        if len(columns.points) >= 10 * MAX_POINTS:
+            columns.points = thinned(columns.points, MAX_POINTS)
+
+    def add_step(self, rank: int, step: int, time: float) -> None:
+        """Adds a step that a rank has reached at `time`, in Unix seconds. At the end of each window, adds the rank's
+        mean seconds per step.
+        """
+        if self._first_step_at is None:
+            self._first_step_at = time
+        begun, begun_at, last, _ = self._steps.get(rank, (step, time, step, time))
+        if step < last:  # the steps of an epoch begin anew
+            begun, begun_at = step, time
+        self._steps[rank] = (begun, begun_at, step, time)
+        if time - begun_at >= max(MIN_STEP_WINDOW, STEP_WINDOW_SHARE * (time - self._first_step_at)):
+            self._end_window(rank)
+
+    def due(self, now: float) -> float:
+        """Returns the seconds from `now`, in Unix seconds, until the next flush; infinity without points."""
+        if not self._has_points:
+            return math.inf
+        passed = now - self._flushed_at
+        return FLUSH_SECONDS - passed if passed >= 0 else 0.0  # the clock may have been set back
+
+    def take(self, now: float, *, at_once: bool = False) -> list[MetricsReported]:
+        """Returns the events that are due at `now`, in Unix seconds; with `at_once`, with all points."""
+        if at_once:
+            self._end_windows()
+        elif self.due(now) > 0:
+            return []
+        self._flushed_at, self._has_points = now, False
+        batches: list[tuple[int, dict[str, Any]]] = []
+        for key, columns in self._series.items():
+            is_late = columns.num_taken >= FULL_POINTS or self._num_taken >= FULL_POINTS_OF_NODE
+            if columns.points and (at_once or not is_late or columns.is_due(now, len(self._series))):
+                points = columns.take(now, is_late=is_late)
+                self._num_taken += len(points)
+                batches += _batches(key, points)
+            self._has_points |= bool(columns.points)
+        return self._events(now, batches)
+
+    def _events(self, now: float, batches: list[tuple[int, dict[str, Any]]]) -> list[MetricsReported]:
+        events: list[MetricsReported] = []
+        left: list[dict[str, Any]] = []
+        used = _HEAD_BYTES
+        for num_bytes, batch in [*batches, (MAX_EVENT_BYTES, {})]:
+            if left and used + num_bytes + 2 > MAX_EVENT_BYTES:
+                self._seq += 1
+                events.append(MetricsReported(now, self._seq, tuple(left)))
+                left, used = [], _HEAD_BYTES
+            left.append(batch)
+            used += num_bytes + 2
+        return events
+
+    def _end_window(self, rank: int) -> None:
+        begun, begun_at, step, time = self._steps[rank]
+        if step > begun:
+            self._steps[rank] = (step, time, step, time)
+            self.add(rank, NODE, STEP_SECONDS, step, time, round((time - begun_at) / (step - begun), 6))
+
+    def _end_windows(self) -> None:
+        """Ends the windows of ranks without a mean, so that an attempt of less than a window has one."""
+        for rank in self._steps:
+            if (rank, NODE, STEP_SECONDS) not in self._series:
+                self._end_window(rank)
+
+
+def thinned(points: list[tuple[float | None, float, Any]], most: int) -> list[tuple[float | None, float, Any]]:
+    """Returns at most about `most` points: the first, last, lowest, highest and first non-finite one of each of equal
+    parts.
+    """
+    if len(points) <= most:
+        return points
+    kept: set[int] = set()
+    width = math.ceil(len(points) / max(1, most // 4))
+    for at in range(0, len(points), width):
+        part = range(at, min(at + width, len(points)))
+        finite = [index for index in part if not isinstance(points[index][2], str)]
+        kept.update((part[0], part[-1]))
+        if finite:
+            kept.add(min(finite, key=lambda index: points[index][2]))
+            kept.add(max(finite, key=lambda index: points[index][2]))
+        if len(finite) < len(part):
+            kept.add(next(index for index in part if isinstance(points[index][2], str)))
+    return [points[index] for index in sorted(kept)]
+
+
+def _batches(
+    key: tuple[int, str, str], points: list[tuple[float | None, float, Any]]
+) -> list[tuple[int, dict[str, Any]]]:
+    """Returns points as batches that fit into an event, each with its length in JSON."""
+    rank, source, name = key
+    steps, times, values = (list(column) for column in zip(*points))  # noqa: B905 - `strict` came with Python 3.10
+    batch = {"rank": rank, "source": source, "name": name, "steps": steps, "times": times, "values": values}
+    num_bytes = len(json.dumps(batch))
+    if num_bytes + _HEAD_BYTES + 2 <= MAX_EVENT_BYTES or len(points) == 1:
+        return [(num_bytes, batch)]
+    half = len(points) // 2
+    return _batches(key, points[:half]) + _batches(key, points[half:])

@@ -1,0 +1,78 @@
+"""Event files of runs and object stores are kept in step for TensorBoard: only what is new is read and written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import windlass
+from windlass.actions.event_file_copies import EventFileCopies, copy_event_files
+from windlass.runs.context import Context
+from windlass.stores.folder import FolderStore
+
+REPORTS = "from windlass.train import report\nfor step in range(3): report(step=step, loss=1 / (step + 1))\n"
+
+
+class CountingStore(FolderStore):
+    """A folder as an object store that counts the bytes that are read."""
+
+    read = 0
+
+    def read_once(self, one: object, start: int, length: int) -> bytes:
+        found = super().read_once(one, start, length)  # type: ignore[arg-type]
+        self.read += len(found)
+        return found
+
+
+def test_objects_that_have_grown_are_read_from_the_end_of_the_copy(tmp_path: Path) -> None:
+    bucket, folder = tmp_path / "bucket", tmp_path / "copies"
+    (bucket / "runs" / "a").mkdir(parents=True)
+    (bucket / "runs" / "model.pt").write_bytes(b"x" * 1000)
+    events = bucket / "runs" / "a" / "events.out.tfevents.1"
+    events.write_bytes(b"12345")
+    store = CountingStore(str(bucket))
+    assert copy_event_files(store, "runs", folder)
+    assert copy_event_files(store, "runs", folder)
+    assert store.read == 5
+    events.write_bytes(b"123456789")
+    assert copy_event_files(store, "runs", folder)
+    assert (folder / "a" / events.name).read_bytes() == b"123456789"
+    assert store.read == 9
+    events.write_bytes(b"new")
+    assert copy_event_files(store, "runs", folder)
+    assert (folder / "a" / events.name).read_bytes() == b"new"
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == [events.name]
+    (bucket / "other").mkdir()
+    assert not copy_event_files(store, "other", folder)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+
+
+def test_metrics_of_a_run_are_written_once(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REPORTS)
+    run = windlass.run({"name": "reports", "run": "train.py", "start": "cold"}, context=context)
+    run.wait()
+    folder = tmp_path / "logs"
+    with context.store() as store:
+        copies = EventFileCopies(folder, [run.id])
+        copies.update(store)
+        [written] = (folder / run.id).glob("*tfevents*")
+        assert b"loss" in written.read_bytes()
+        copies.update(store)
+        assert list((folder / run.id).glob("*tfevents*")) == [written]
+
+
+def test_event_files_in_the_outputs_of_a_run_are_linked(context: Context, tmp_path: Path) -> None:
+    write = "import os; open(os.environ['WINDLASS_OUTPUT_DIR'] + '/events.out.tfevents.1', 'w').write('x')\n"
+    (tmp_path / "train.py").write_text(write)
+    run = windlass.run({"name": "writes", "run": "train.py", "start": "cold"}, context=context)
+    output = Path(run.wait().output_dir)
+    with context.store() as store:
+        EventFileCopies(tmp_path / "logs", [run.id, str(tmp_path)]).update(store)
+    assert (tmp_path / "logs" / run.id).resolve() == output
+    assert (tmp_path / "logs" / tmp_path.name).resolve() == tmp_path

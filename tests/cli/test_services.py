@@ -1,0 +1,106 @@
+"""The list of services names what is up, what is unused, and which targets did not answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from windlass.cli.deploy import answer_lines, end_words, price_words, ready_lines
+from windlass.cli.services import closed_lines, list_lines
+from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.views.services import (
+    ClosedService,
+    Invocation,
+    ServiceList,
+    ServiceView,
+    UnansweredTarget,
+    deployment_view,
+)
+
+NOW = 1_790_000_000.0
+DIGITS = deployment_view(
+    Deployment(
+        "digits",
+        "aws",
+        DeploymentPhase.READY,
+        owner="ann",
+        run_id="digits-7f3k2",
+        created_at=NOW - 3600,
+        ends_at=NOW + 7200,
+        ends_by="schedule",
+        replicas=2,
+        ready_replicas=1,
+        price_per_hour=0.115,
+        last_request_at=NOW - 60,
+    ),
+    NOW,
+)
+
+
+def plain(text: str, *_style: object, **_more: object) -> str:
+    return text
+
+
+def shown(*services: ServiceView, unanswered: tuple[UnansweredTarget, ...] = ()) -> list[str]:
+    return list(list_lines(ServiceList(services, unanswered), NOW, plain))
+
+
+def test_service_is_listed_with_its_price_its_end_and_its_last_request() -> None:
+    titles, row = shown(DIGITS)
+    assert titles.split()[:6] == ["NAME", "KIND", "TARGET", "STATE", "PRICE/H", "ENDS"]
+    assert "digits  deployment  aws     ready  0.115 USD  in 2h00m" in row
+    assert "1m00s ago" in row
+    assert "1/2" in row
+
+
+def test_what_is_not_known_is_called_unknown() -> None:
+    unknown = deployment_view(Deployment("digits", "aws", DeploymentPhase.UNKNOWN, cause="no route"), NOW)
+    [_, row, cause] = shown(unknown)
+    assert row.split()[:7] == ["digits", "deployment", "aws", "unknown", "unknown", "unknown", "unknown"]
+    assert cause == "digits: no route"
+
+
+def test_service_that_never_ends_is_marked() -> None:
+    assert "never" in shown(replace(DIGITS, ends_at=None))[1]
+
+
+def test_deployment_without_a_request_for_a_day_is_named_with_the_command_that_ends_it() -> None:
+    unused = deployment_view(Deployment("digits", "aws", DeploymentPhase.READY, last_request_at=NOW - 25 * 3600), NOW)
+    assert unused.is_unused
+    assert shown(unused)[-1] == "digits: no request for 1d01h: windlass close digits"
+    assert not deployment_view(Deployment("digits", "aws", DeploymentPhase.READY), NOW).is_unused
+
+
+def test_target_that_does_not_answer_is_not_an_empty_one() -> None:
+    lines = shown(unanswered=(UnansweredTarget("lab", "no route to host"),))
+    assert lines == ["lab did not answer, services may be up there: no route to host"]
+    assert shown() == ["nothing is up"]
+
+
+def test_text_of_a_target_cannot_write_to_the_terminal() -> None:
+    lines = shown(replace(DIGITS, cause="\x1b[2Jgone"), unanswered=(UnansweredTarget("lab", "\x1b[1m"),))
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_closed_service_names_what_was_removed() -> None:
+    assert list(closed_lines(ClosedService("digits", "aws", ("endpoint digits", "model digits")))) == [
+        "digits on aws has ended: removed endpoint digits, model digits"
+    ]
+
+
+def test_ready_deployment_names_the_commands_that_use_and_end_it() -> None:
+    text = "\n".join(ready_lines(DIGITS, NOW, plain))
+    assert "digits is ready on aws" in text
+    assert "windlass invoke digits FILE" in text
+    assert "windlass undeploy digits" in text
+    assert "0.115 USD an hour" in text
+
+
+def test_price_that_is_not_known_is_not_zero() -> None:
+    assert price_words(None) == "unknown"
+    assert end_words(NOW + 60, NOW).endswith("in 1m00s")
+
+
+def test_answer_is_printed_as_json_with_the_names_of_the_classes_below() -> None:
+    found = Invocation("digits", 200, "application/json", [[0.1, 0.9]], ("one",))
+    assert list(answer_lines(found)) == ["[[0.1, 0.9]]", "one"]
+    assert list(answer_lines(replace(found, body="\x1b[2Jno", labels=()))) != ["\x1b[2Jno"]

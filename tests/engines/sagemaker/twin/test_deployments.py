@@ -1,0 +1,191 @@
+"""Models deployed to the emulation of SageMaker on this machine, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.until import until
+
+from windlass.engines.deployments import Deployment, DeploymentPhase, DeploymentRequest
+from windlass.engines.sagemaker import objects
+from windlass.engines.sagemaker.twin.deployments import TwinDeployments
+from windlass.errors import EngineError, UsageError
+from windlass.runs.clock import Clock
+from windlass.spec.targets import SageMakerLocalTarget
+from windlass.worker import process
+
+pytestmark = pytest.mark.slow
+
+SERVE = f"""#!{sys.executable} -S
+import http.server, os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+folder = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "model")
+weights = (folder / "weights.bin").read_bytes()
+if weights == b"broken":
+    raise SystemExit("ValueError: broken weights")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+    def do_POST(self):
+        body = weights + self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer(("127.0.0.1", int(os.environ["SAGEMAKER_BIND_TO_PORT"])), Handler).serve_forever()
+"""
+
+
+class Machine:
+    """An environment with a program `serve`, and a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin, self.model = folder / "bin", folder / "model"
+        for made in (self.bin, self.model / "code"):
+            made.mkdir(parents=True)
+        (self.bin / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (self.bin / "serve").write_text(SERVE)
+        for program in self.bin.iterdir():
+            program.chmod(0o755)
+        (self.model / "weights.bin").write_bytes(b"weights")
+        (self.model / "code" / "inference.py").write_text("def model_fn(folder):\n    return 1\n")
+
+    def deployments(self, **fields: Any) -> TwinDeployments:
+        target = SageMakerLocalTarget(name="here", python=str(self.bin / "python"), **fields)
+        return TwinDeployments(target, self.folder / "home", os.environ)
+
+    def deploy(self, seconds: float = 600.0, **fields: Any) -> Deployment:
+        deployments = self.deployments()
+        request = DeploymentRequest("digits", self.model, Clock().time() + seconds, "ada", **fields)
+        return deployments.deploy(deployments.plan(request), lambda line: None)
+
+    def processes(self) -> list[int]:
+        """Returns the processes of all deployments below the folder."""
+        found = []
+        for line in process.all_processes():
+            try:
+                words = Path(f"/proc/{line.pid}/cmdline").read_text()
+            except OSError:
+                continue
+            if str(self.folder) in words:
+                found.append(line.pid)
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    if made.deployments().list():
+        made.deployments().undeploy("digits", lambda line: None)
+
+
+def test_serve_answers_with_the_model_and_undeploy_leaves_nothing(machine: Machine) -> None:
+    made = machine.deploy()
+    assert (made.phase, made.owner, made.ends_by) == (DeploymentPhase.READY, "ada", "supervisor")
+    answer = machine.deployments().invoke("digits", b"-1", "text/csv", "text/csv", 5.0)
+    assert (answer.status, answer.body) == (200, b"weights-1")
+    [listed] = machine.deployments().list()
+    assert (listed.name, listed.phase, listed.ends_at) == ("digits", DeploymentPhase.READY, made.ends_at)
+    assert machine.deploy().created_at == made.created_at  # the same deployment, not a second one
+    removed = machine.deployments().undeploy("digits", lambda line: None)
+    assert [one.split()[0] for one in removed] == ["job", "archive"]
+    assert machine.deployments().list() == ()
+    assert machine.processes() == []
+    assert [
+        path for path in (machine.folder / "home").rglob("*") if path.is_file() and path.name != ".namespaces"
+    ] == []
+
+
+@pytest.mark.nightly
+def test_archive_of_killed_deploy_is_listed_and_removed(machine: Machine) -> None:
+    home = machine.folder / "home"
+    objects.put(f"file://{home}/sagemaker-storage/deployments/digits/3f2a9c01b7de/", {"model.tar.gz": b""}, home)
+    [left] = machine.deployments().list()
+    assert (left.name, left.phase, left.objects) == ("digits", DeploymentPhase.FAILED, ("archive of digits",))
+    machine.deployments().undeploy("digits", lambda line: None)
+    assert machine.deployments().list() == ()
+
+
+@pytest.mark.nightly
+def test_another_request_of_that_name_is_refused(machine: Machine) -> None:
+    machine.deploy()
+    (machine.model / "weights.bin").write_bytes(b"others")
+    with pytest.raises(UsageError, match="with another request"):
+        machine.deploy()
+
+
+def test_failed_server_is_removed_with_its_error(machine: Machine) -> None:
+    (machine.model / "weights.bin").write_bytes(b"broken")
+    with pytest.raises(EngineError, match="ValueError: broken weights"):
+        machine.deploy()
+    assert machine.deployments().list() == ()
+    assert machine.processes() == []
+
+
+def test_time_limit_ends_the_deployment(machine: Machine) -> None:
+    machine.deploy(seconds=12.0)
+    until(lambda: machine.deployments().list() == ())
+    assert machine.processes() == []
+
+
+@pytest.mark.nightly
+def test_deployment_whose_manager_was_killed_is_listed_as_failed(machine: Machine) -> None:
+    machine.deploy()
+    [manager] = [pid for pid in machine.processes() if "sagemaker.twin\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(manager, signal.SIGKILL)
+    until(lambda: [one.phase for one in machine.deployments().list()] == [DeploymentPhase.FAILED])
+    assert machine.deploy().phase is DeploymentPhase.READY  # a repeated deploy starts it again
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image": "digits:1"}, "an image is not supported"),
+        ({"is_serverless": True}, "serverless"),
+        ({"replicas": 2}, "several replicas"),
+    ],
+)
+def test_plan_refuses_what_one_process_cannot_do(machine: Machine, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        machine.deployments().plan(DeploymentRequest("digits", machine.model, None, "ada", **fields))
+
+
+def test_unknown_deployments_are_refused(machine: Machine) -> None:
+    with pytest.raises(UsageError, match="no deployment letters"):
+        machine.deployments().undeploy("letters", lambda line: None)
+    with pytest.raises(UsageError, match="no deployment letters"):
+        machine.deployments().invoke("letters", b"", "text/csv", "text/csv", 5.0)
+
+
+HANDLER = """
+import json, pathlib
+
+def model_fn(folder):
+    return float((pathlib.Path(folder) / "weights.bin").read_text())
+
+def input_fn(body, content_type):
+    return json.loads(body)
+
+def predict_fn(data, weight):
+    return [weight * one for one in data]
+
+def output_fn(found, accept):
+    return json.dumps(found)
+"""
+
+
+def test_own_server_acts_as_serve_where_the_environment_has_none(machine: Machine) -> None:
+    (machine.bin / "serve").unlink()
+    (machine.model / "weights.bin").write_text("2.0")
+    (machine.model / "code" / "inference.py").write_text(HANDLER)
+    assert machine.deploy().phase is DeploymentPhase.READY
+    answer = machine.deployments().invoke("digits", b"[1, 2]", "application/json", "application/json", 5.0)
+    assert (answer.status, answer.body) == (200, b"[2.0, 4.0]")
+    machine.deployments().undeploy("digits", lambda line: None)
+    assert machine.processes() == []

@@ -1,0 +1,113 @@
+"""Targets are asked in the background: one that does not answer is shown as outdated, and delays no page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.until import until
+from tests.web.page import Page, page_over
+from tests.web.records import small_record
+
+from windlass.engines.values import Placement, RunState
+from windlass.errors import EngineError
+from windlass.runs import events
+from windlass.runs.record import created
+from windlass.web import targets
+
+
+class Cluster:
+    """A target whose answer the test decides."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.error: EngineError | None = None
+        self.runs: list[RunState] = []
+
+    def list(self) -> list[RunState]:
+        """Answers once the test allows it."""
+        self.asked.set()
+        self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return self.runs
+
+
+def elsewhere(run_id: str) -> RunState:
+    """A run that another machine has started."""
+    status = created(events.Created(run_id, "other", "lab", "/o", user="bob").event(1, 1_790_000_000.0))
+    return RunState(status, 1_790_000_000.0, is_recorded=False, placement=Placement("team", 1, 2, 2))
+
+
+@contextmanager
+def page_with(folder: Path, cluster: Cluster) -> Iterator[Page]:
+    """A page with a target `lab` that is `cluster`."""
+    (folder / "targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: team}\n")
+    run_id = small_record(folder)
+    with page_over(folder, run_id, connect=lambda name, store, context: cluster) as page:
+        try:
+            yield page
+        finally:
+            cluster.may_answer.set()
+
+
+def state_of(page: Page) -> Any:
+    """The state of the target in the list of runs."""
+    return next(one for one in page.client.get("/runs.json").json()["targets"] if one["name"] == "lab")
+
+
+def test_target_that_never_answers_delays_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    with page_with(tmp_path, cluster) as page:
+        monkeypatch.setattr(targets, "LATE_SECONDS", -1.0)
+        for path in ("/", "/targets", f"/runs/{page.run_id}"):
+            assert page.client.get(path).status_code == 200
+        assert cluster.asked.wait(30)
+        state = state_of(page)
+        assert state["as_of"] is None
+        assert state["trouble"].startswith("no response for ")
+        assert "no response for " in page.client.get("/").text
+
+
+def test_failed_target_shows_its_last_runs_as_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.runs = [elsewhere("other-1")]
+    cluster.may_answer.set()
+    monkeypatch.setattr(targets, "REMOTE_SECONDS", 0.01)
+    with page_with(tmp_path, cluster) as page:
+        page.client.get("/")
+        until(lambda: state_of(page)["as_of"] is not None)
+        rows = {run["id"]: run for run in page.client.get("/runs.json").json()["runs"]}
+        assert (rows["other-1"]["is_recorded"], rows["other-1"]["stale"]) == (False, "")
+        assert page.client.get("/runs/other-1").status_code == 200
+        cluster.error = EngineError("lab cannot be reached <b>")
+        until(lambda: state_of(page)["trouble"] == "lab cannot be reached <b>")
+        rows = {run["id"]: run for run in page.client.get("/runs.json").json()["runs"]}
+        assert rows["other-1"]["stale"] == "lab cannot be reached <b>"
+        assert "reached <b>" not in page.client.get("/").text
+        [lab] = [one for one in page.client.get("/targets.json").json()["targets"] if one["state"]["name"] == "lab"]
+        assert (lab["num_active"], lab["state"]["place"]) == (1, "lab team")
+
+
+def test_targets_are_not_asked_without_a_page(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with page_with(tmp_path, cluster):
+        assert not cluster.asked.is_set()
+
+
+def test_unfinished_run_of_a_target_without_a_file_is_outdated(tmp_path: Path) -> None:
+    with page_over(tmp_path, small_record(tmp_path)) as page:
+        assert page.site.targets.stale("local") == ("", None)
+        assert page.site.targets.stale("gone") == ("gone is in no targets file here, and is not asked", None)
+
+
+def test_damaged_targets_file_leaves_the_runs_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "targets.yaml").write_text("lab: {kind: [\n")
+    with page_over(tmp_path, small_record(tmp_path)) as page:
+        found = page.client.get("/runs.json").json()
+        assert [one["name"] for one in found["targets"]] == ["local"]
+        assert [run["id"] for run in found["runs"]] == [page.run_id]
