@@ -74,6 +74,7 @@ def test_hostile_lines_are_skipped(tmp_path: Path) -> None:
         {**good, "attempt": -1},
         {**good, "name": "x" * 2000},
         {**good, "name": 3},
+        *({**good, "source": source} for source in ("../../elsewhere", "/tmp/elsewhere", "report\nlog", "x" * 21)),
         [],
         "text",
     ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,9 @@ MAX_SERIES: Final = 2_000
 """Maximum number of series of a run; points of further series are not kept."""
 MAX_RANKS: Final = 1 << 20
 MAX_CHARS: Final = 1_000
-"""Maximum characters of the name and the source of a series."""
+"""Maximum characters of the name of a series."""
+SOURCE: Final = re.compile(r"[a-z-]{0,20}")
+"""Text of a source, which becomes part of the names of folders."""
 NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Text in JSON of the numbers that JSON lacks."""
 
@@ -282,7 +285,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 def _is_plausible(line: Mapping[str, Any]) -> bool:
     """Whether the numbers and texts of a line are within limits that no run exceeds."""
     numbers = (line["attempt"], line["node"], line["rank"])
-    return all(0 <= number < MAX_RANKS for number in numbers) and len(line["name"]) + len(line["source"]) <= MAX_CHARS
+    is_text = len(line["name"]) <= MAX_CHARS and SOURCE.fullmatch(line["source"]) is not None
+    return is_text and all(0 <= number < MAX_RANKS for number in numbers)
 
 
 def _finite(number: Any) -> float:
