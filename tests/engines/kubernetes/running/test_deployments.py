@@ -65,6 +65,8 @@ class Place:
         self.said: list[str] = []
         self.workload_status: Json = {}
         self.suspends_jobs = False
+        self.busy: list[tuple[str, str, int]] = []
+        """Requests that are refused once: verb, plural and status."""
         server.fails = self._before
         model = folder / "model"
         (model / "code").mkdir(parents=True)
@@ -102,6 +104,10 @@ class Place:
         if request.plural == "/apis":
             groups = [{"versions": [{"groupVersion": one}]} for one in self.groups]
             return sent({"groups": groups})
+        for one in self.busy:
+            if (request.verb, request.plural) == one[:2]:
+                self.busy.remove(one)
+                return sent({"message": "the server is busy"}, one[2])
         if self.suspends_jobs and (request.verb, request.plural) == ("POST", "jobs"):
             return sent({**request.body, "spec": {**request.body["spec"], "suspend": True}}, 201)
         if request.verb == "DELETE" and (job := self.server.objects.get((request.plural, request.name))) is not None:
@@ -307,6 +313,32 @@ def test_a_repeated_command_does_not_remove_a_deployment_that_answers(place: Pla
     found = place.deploy(replicas=2)
     assert (found.phase, found.ready_replicas) == (DeploymentPhase.READY, 1)
     assert "exceeded its memory limit" in found.cause
+
+
+def test_a_repeated_command_does_not_remove_a_deployment_whose_container_is_restarted(place: Place) -> None:
+    place.deploy()
+    before = place.names()
+    place.states = [crashed("Killed", code=137, reason="OOMKilled")]
+    with pytest.raises(EngineError, match="digits is kept, since an earlier command made it: .*its memory limit"):
+        place.deploy()
+    assert place.names() == before
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503, 504])
+def test_a_server_that_is_busy_for_one_request_does_not_end_the_wait(place: Place, status: int) -> None:
+    place.states, place.busy = [{}, {}, READY], [("GET", "pods", status)]
+    assert place.deploy().phase is DeploymentPhase.READY
+    assert any("asked again" in line for line in place.said)
+
+
+def test_a_server_that_is_busy_when_an_object_is_made_keeps_the_deployment(place: Place) -> None:
+    plan = place.deployments.plan(place.asked)
+    place.busy = [("POST", "services", 500)]
+    with pytest.raises(EngineError, match="busy"):
+        place.deployments.deploy(plan, place.said.append, FILES)
+    assert "jobs digits" in place.names()
+    assert place.said[-1] == "digits is kept as far as it is made: repeat the command, or: windlass undeploy digits"
+    assert place.deploy().phase is DeploymentPhase.READY
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ from windlass.engines.kubernetes.access import port_forward
 from windlass.engines.kubernetes.access.claim_files import claim_files
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect
-from windlass.engines.kubernetes.access.errors import Unreachable
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import at_once
+from windlass.engines.kubernetes.access.unavailable import is_passing
 from windlass.engines.kubernetes.objects import deployment_manifests as manifests
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.deployment_manifests import (
@@ -117,9 +118,14 @@ class KubernetesDeployments(Deployments):
             try:
                 creation.create_owned(owner, credentials, self._archive())
                 seen = creation.wait_until_ready(needs_all=is_new)
-            except Unreachable:  # What exists is unknown: the same command continues, and the deadline ends it.
-                raise
             except WindlassError as error:
+                if isinstance(error, (Refused, Unreachable)) and is_passing(error):
+                    kept = f"{asked.name} is kept as far as it is made"
+                    on_progress(f"{kept}: repeat the command, or: windlass undeploy {asked.name}")
+                    raise
+                if not is_new:  # It may have answered for days, and may recover.
+                    kept = f"{asked.name} is kept, since an earlier command made it"
+                    raise EngineError(f"{kept}: {error.message}", error.hint) from error
                 on_progress(f"removing {asked.name}, which failed")
                 try:
                     _removed(client, DeployedObjects(asked.name, owner), self._clock, on_progress)
@@ -334,8 +340,8 @@ class _Creation:
         """Returns the objects, or None if the cluster does not answer and the wait goes on. Raises EngineError."""
         try:
             return next(iter(reading.read(self._client, self._name)), DeployedObjects(self._name))
-        except Unreachable as error:
-            if not is_patient:
+        except (Refused, Unreachable) as error:
+            if not (is_patient and is_passing(error)):
                 raise
             self._say(f"the cluster is asked again: {error.message}")
             return None
