@@ -105,9 +105,16 @@ class RunScene:
     def close(self) -> None:
         self.store.close()
 
-    def create(self, at: float = 1000.0) -> RunWriter:
+    def create(self, at: float = 1000.0, labels: Mapping[str, str] | None = None) -> RunWriter:
         return self.store.create(
-            RUN, name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0
+            RUN,
+            name="case",
+            target="lab",
+            output_dir="out",
+            plan=self.plan.to_text(),
+            time=at,
+            restarts=0,
+            labels=labels,
         )
 
     def end(self, phase: Phase = Phase.LOST) -> None:

@@ -51,6 +51,7 @@ from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.spec.job import Job
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
 from windlass.supervise.recorder import Recorder
@@ -403,6 +404,19 @@ def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
     backend.close()
     writer.close()
     assert scene.server.objects["configmaps", "r-1-end"]["metadata"]["labels"][layout.HOW_LABEL] == how
+
+
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED])  # idle limit, crash, stop
+def test_load_balancer_of_a_service_ends_with_it(scene: RunScene, phase: Phase) -> None:
+    scene.server.owner_config_map("r-1")
+    scene.server.put("Job", "r-1-public", api="batch/v1")
+    writer = scene.create(labels={SERVICE_LABEL: "notebook"})
+    writer.append(entry_of("end", {"phase": phase.value}))
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    backend.clean_up(Recorder(writer))
+    backend.close()
+    writer.close()
+    assert scene.server.names("Job") == []
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from windlass.engines.kubernetes.running import code_store, deletion, markers, r
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.attempt_start import AttemptStart
 from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words
+from windlass.engines.kubernetes.running.exposed import conceal
 from windlass.engines.kubernetes.running.job_transfer import JobTransfer
 from windlass.engines.kubernetes.running.spares import Spares
 from windlass.engines.kubernetes.running.transfers import RunTransfers
@@ -55,6 +56,7 @@ from windlass.runs.clock import Clock
 from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.spec.labels import SERVICE_LABEL
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
@@ -418,6 +420,8 @@ class KubernetesBackend(Backend):
         """
         self.capacity.leave()
         status = record.status
+        if SERVICE_LABEL in status.about.labels:
+            conceal(self.client, self.plan.run_id)
         well = status.phase is Phase.SUCCEEDED
         markers.put_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)
         if WORKLOADS[self.via].remakes(self.plan.only(AttemptStep).manifest) and status.attempts:
