@@ -138,15 +138,15 @@ def find_service(name: str, store: Store, context: Context, on: str | None = Non
 def close_service(
     found: Service, store: Store, context: Context, on_line: Callable[[str], None] = lambda _: None
 ) -> Status:
-    """Ends a service and waits until its processes or pods have ended. Returns the status of its run.
+    """Ends a service and waits until its processes or pods have ended, and its load balancer is gone. Returns the status of its run.
 
     Raises NoSuchRun, UsageError, EngineError.
     """
     engine, run_id = engine_of(found, store, context)
     on_line(f"stopping {run_id} on {found.target}")
+    engine.stop(run_id)
     if engine.conceal(run_id):
         on_line(f"removed the load balancer of {run_id}")
-    engine.stop(run_id)
     return runs.wait_stopped(engine, run_id, engine.grace_seconds(run_id))
 
 

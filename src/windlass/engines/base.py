@@ -429,14 +429,14 @@ class Engine:
         """
         raise self.unsupported("services")
 
-    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
-        """Exposes a service by a load balancer for `seconds`, and returns the name of the load balancer. Raises
-        UsageError, EngineError.
-        """
+    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> None:
+        """Exposes a service by a load balancer for `seconds`. Raises UsageError, EngineError."""
         raise self.unsupported("--expose")
 
     def conceal(self, run_id: str) -> bool:
-        """Removes the load balancer of a service; returns whether there was one. Raises EngineError."""
+        """Removes the load balancer of a service and waits until it is gone; returns whether there was one. Raises
+        EngineError.
+        """
         return False
 
     def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:

@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import run_note
+from windlass.engines.kubernetes.running.service_objects import ServiceObjects
 from windlass.engines.resuming import RESUMABLE, require_resumable
 from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.engines.values import Manifests, ResultsLocation, RunState
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.access.exec_copy import RunPods
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
     from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
-    from windlass.plan.exposure import Exposure
     from windlass.runs.context import Context
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
@@ -51,7 +51,7 @@ CLEAN_AGAIN_SECONDS = 30.0
 """Seconds between two tries of a cleanup that failed because the cluster was unreachable."""
 
 
-class KubernetesEngine(SupervisedEngine):
+class KubernetesEngine(ServiceObjects, SupervisedEngine):
     """Engine for cluster runs with a record on this machine; `target.py` handles runs without one."""
 
     kind: ClassVar[str] = "kubernetes"
@@ -316,27 +316,6 @@ class KubernetesEngine(SupervisedEngine):
             yield RunPorts(client, run_id).open
 
     @override
-    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
-        from windlass.engines.kubernetes.running.exposed import expose
-
-        with self._client_of(run_id) as client:
-            return expose(client, run_id, exposure, seconds)
-
-    @override
-    def conceal(self, run_id: str) -> bool:
-        from windlass.engines.kubernetes.running.exposed import conceal
-
-        with self._client_of(run_id) as client:
-            return conceal(client, run_id)
-
-    @override
-    def service_files(self, run_id: str) -> Mapping[str, bytes]:
-        from windlass.engines.kubernetes.access.service_files import service_files
-
-        with self._client_of(run_id) as client:
-            return service_files(client, run_id)
-
-    @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
         """Copies a file of a run; collected outputs are copied from the run's folder on this machine."""
         if (here := self._fetched(run_id, path)) is not None:
@@ -396,6 +375,7 @@ class KubernetesEngine(SupervisedEngine):
         with self._client_of(run_id) as client:
             yield RunPods(client, self.store.plan(run_id), self.store.status(run_id))
 
+    @override
     def _client_of(self, run_id: str) -> contextlib.closing[Client]:
         place = self.store.plan(run_id).only(ClusterStep)
         return contextlib.closing(Client(place.context, place.namespace, place.kubeconfig))

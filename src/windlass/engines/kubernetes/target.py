@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.access.errors import NotLoggedIn, Unreachable
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
+from windlass.engines.kubernetes.running.service_objects import ServiceObjects
 from windlass.engines.values import RunState
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.events import ConditionChanged
@@ -26,7 +27,6 @@ from windlass.runs.record import Status
 if TYPE_CHECKING:
     from windlass.engines.deployments import Deployments
     from windlass.engines.kubernetes.engine import KubernetesEngine
-    from windlass.plan.exposure import Exposure
     from windlass.spec.address import ClusterAddress
     from windlass.spec.targets import KubernetesTarget
     from windlass.storage.progress import Progress
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 
 
-class ClusterRuns(TargetRuns):
+class ClusterRuns(ServiceObjects, TargetRuns):
     """Runs in a namespace of a cluster.
 
     Modules that only some commands need are imported in methods, since imports take half of the time of listing runs.
@@ -56,25 +56,8 @@ class ClusterRuns(TargetRuns):
         return connect(self._target, self._context.environ)
 
     @override
-    def expose(self, run_id: str, exposure: Exposure, seconds: float) -> str:
-        from windlass.engines.kubernetes.running.exposed import expose
-
-        with self._connected() as client:
-            return expose(client, run_id, exposure, seconds)
-
-    @override
-    def conceal(self, run_id: str) -> bool:
-        from windlass.engines.kubernetes.running.exposed import conceal
-
-        with self._connected() as client:
-            return conceal(client, run_id)
-
-    @override
-    def service_files(self, run_id: str) -> Mapping[str, bytes]:
-        from windlass.engines.kubernetes.access.service_files import service_files
-
-        with self._connected() as client:
-            return service_files(client, run_id)
+    def _client_of(self, run_id: str) -> contextlib.closing[Client]:
+        return self._connected()
 
     @contextlib.contextmanager
     @override

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, sent
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, refusing, sent
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.exposure_manifests import AWS_CLASS, AWS_GROUP
-from windlass.engines.kubernetes.running.exposed import conceal, expose
+from windlass.engines.kubernetes.running.exposed import conceal, conceal_and_wait, expose
 from windlass.errors import EngineError
 from windlass.plan.exposure import Exposure
 
@@ -35,7 +36,7 @@ def made(server: ObjectServer, plural: str) -> Any:
 def test_load_balancer_takes_only_the_named_addresses_and_the_pod_of_the_service(
     server: ObjectServer, client: Client
 ) -> None:
-    assert expose(client, RUN, MINE, 7200.0) == NAME
+    expose(client, RUN, MINE, 7200.0)
     spec = made(server, "services")["spec"]
     assert (spec["type"], spec["loadBalancerSourceRanges"]) == ("LoadBalancer", ["203.0.113.7/32"])
     assert spec["loadBalancerClass"] == AWS_CLASS
@@ -79,3 +80,19 @@ def test_user_who_may_create_no_policies_has_runs_without_one(server: ObjectServ
     server.forbidden = {"networkpolicies"}
     expose(client, RUN, MINE, 7200.0)
     assert made(server, "services")["spec"]["type"] == "LoadBalancer"
+
+
+def test_removal_takes_until_the_load_balancer_is_gone(server: ObjectServer, client: Client) -> None:
+    expose(client, RUN, MINE, 7200.0)
+    server.fails, clock = refusing(sent({}), "DELETE"), FakeClock()  # the Job waits for its Service
+    clock.at(30, lambda: setattr(server, "fails", lambda _: None))
+    assert conceal_and_wait(client, RUN, clock)
+    assert ("jobs", NAME) not in server.objects
+    assert not conceal_and_wait(client, RUN, clock)
+
+
+def test_load_balancer_that_stays_is_an_error_with_its_name(server: ObjectServer, client: Client) -> None:
+    expose(client, RUN, MINE, 7200.0)
+    server.fails = refusing(sent({}), "DELETE")
+    with pytest.raises(EngineError, match=f"not removed, and bills until it is: Service {NAME}"):
+        conceal_and_wait(client, RUN, FakeClock())

@@ -34,14 +34,16 @@ class RecordingClient:
 def test_removal_deletes_pods_first_and_owner_config_map_last() -> None:
     client = RecordingClient()
     shutdown.remove(cast("Client", client), "r")
-    assert client.deleted == [("JobSet", "r-1", True), ("ConfigMap", "r", False), ("Pod", "r-1-n-0-x", False)]
+    load_balancer = ("Job", "r-public", True)
+    owner = ("ConfigMap", "r", False)
+    assert client.deleted == [("JobSet", "r-1", True), load_balancer, owner, ("Pod", "r-1-n-0-x", False)]
 
 
 def test_runtime_is_deleted_with_its_trainjob_and_kept_by_a_stop() -> None:
     found = {"TrainingRuntime": [RUNTIME], "TrainJob": [RUNTIME], "Pod": []}
     removed, stopped = RecordingClient(**found), RecordingClient(**found)
     shutdown.remove(cast("Client", removed), "r")
-    kinds = [("TrainingRuntime", True), ("TrainJob", True), ("JobSet", True), ("ConfigMap", False)]
+    kinds = [("TrainingRuntime", True), ("TrainJob", True), ("JobSet", True), ("Job", True), ("ConfigMap", False)]
     assert [(kind, is_first) for kind, _, is_first in removed.deleted] == kinds
     shutdown.delete_owner_objects(cast("Client", stopped), "r")
     assert [(kind, is_first) for kind, _, is_first in stopped.deleted] == [("TrainJob", False), ("JobSet", False)]

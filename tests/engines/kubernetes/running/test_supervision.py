@@ -357,6 +357,13 @@ def test_rm_deletes_pods_whose_owner_object_is_missing(scene: RunScene) -> None:
     assert scene.server.names("Pod") == []
 
 
+def test_rm_of_a_service_whose_supervisor_is_gone_removes_its_load_balancer(scene: RunScene) -> None:
+    scene.end()
+    scene.server.put("Job", "r-1-public", api="batch/v1")
+    scene.engine.delete("r-1")
+    assert scene.server.names("Job") == []
+
+
 def test_failed_cleanup_is_reported_and_finished_by_the_next_command(
     scene: RunScene,
 ) -> None:

@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import markers
+from windlass.engines.kubernetes.running.exposed import conceal
 from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
@@ -63,6 +64,7 @@ def remove(client: Client, run_id: str) -> None:
     # pods whose Job is missing. The owner ConfigMap is deleted last, since with it the cluster deletes the other
     # objects in any order.
     delete_owner_objects(client, run_id, are_pods_first=True)
+    conceal(client, run_id)
     client.delete("v1", "ConfigMap", run_id)
     for name in live_pods(client, run_id):  # an owner object may have been deleted earlier without its pods
         client.delete("v1", "Pod", name)
