@@ -101,7 +101,9 @@ def test_deployed_model_answers_with_the_class_and_is_removed_without_a_trace(mo
     assert asked(context) == (200, [[0.1, 0.9]], ("dog",))
     served = context.home / "deployments" / "local" / "pets" / "model" / "weights.txt"
     assert served.read_text() == "0.1 0.9"
-    assert all_services.close("pet", None, context, lambda _line: None).removed == (f"run {run_id}",)
+    with pytest.raises(UsageError, match="no service 'pet' is up"):
+        all_services.close("pet", None, context, lambda _line: None)
+    assert all_services.close("pets", None, context, lambda _line: None).removed == (f"run {run_id}",)
     assert left(context) == []
     assert all_services.list_all(context).services == ()
     with pytest.raises(UsageError, match="there is no deployment pets"):
@@ -190,6 +192,12 @@ def test_deployment_on_a_target_that_is_gone_is_unknown_until_it_is_forgotten(co
         all_services.forget_deployment("cats", None, context)
     assert all_services.forget_deployment("pets", None, context).target == "gone"
     assert all_services.list_all(context) == ServiceList((), ())
+
+
+def test_beginning_of_the_name_of_a_deployment_does_not_name_it(context: Context) -> None:
+    remember(context.home, KnownDeployment("pets-v2", "gone", 1.0, None))
+    with pytest.raises(EngineError, match="no service 'pets' was found, and target gone does not answer"):
+        all_services.find("pets", None, context)
 
 
 def test_target_whose_settings_cannot_be_read_is_not_an_empty_one(context: Context, tmp_path: Path) -> None:

@@ -92,12 +92,13 @@ def _unknown(mine: Sequence[KnownDeployment], why: str) -> tuple[Deployment, ...
 
 
 def find(name: str, on: str | None, context: Context) -> ServiceView:
-    """Returns the service of that name, or of a name that begins so. Raises UsageError if there is none, or more than
-    one, and EngineError if a target that may have it does not answer.
+    """Returns the service of that name, or the only run whose id begins so. Raises UsageError if there is none, or more
+    than one, and EngineError if a target that may have it does not answer.
     """
     listed = list_all(context, on)
     found = [one for one in listed.services if one.name == name]
-    found = found or [one for one in listed.services if one.name.startswith(name)]
+    if not found and not listed.unanswered:  # users choose the names of deployments: `digits` is not `digits-v2`
+        found = [one for one in listed.services if one.kind != DEPLOYMENT and one.name.startswith(name)]
     if len(found) == 1:
         return found[0]
     if found:
