@@ -14,9 +14,10 @@ import pytest
 from tests.helpers.until import until
 
 import windlass.services.program
-from windlass.actions import runs, services
+from windlass.actions import boards, runs, services
 from windlass.cli.statustext import summary_lines
 from windlass.errors import EngineError, JobFileError, NoSuchRun, UsageError
+from windlass.plan.exposure import Exposure
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -148,3 +149,10 @@ def test_target_that_does_not_answer_is_reported(store: Store, context: Context,
     assert (listed.services, [name for name, _ in listed.unanswered]) == ((), ["far"])
     with pytest.raises(EngineError, match="target far does not answer"):
         services.find_service("notebook", store, context)
+
+
+def test_service_that_cannot_be_exposed_is_closed(store: Store, context: Context) -> None:
+    found = started(store, context)
+    with pytest.raises(UsageError, match="expose"):
+        boards.expose(found, Exposure(("203.0.113.7/32",)), 60.0, store, context)
+    assert services.list_services(store, context).services == ()

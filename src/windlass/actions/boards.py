@@ -18,7 +18,7 @@ from windlass.actions.targets import find_target
 from windlass.engines import engine_class
 from windlass.engines.interpreter import find_python
 from windlass.engines.kubernetes.objects import layout
-from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.services.environment import find_jupyter, image_setup
 from windlass.services.service import Service, ServiceKind, ServicePhase, ServiceRequest, is_service
 from windlass.stores.opening import SCHEMES
@@ -193,8 +193,20 @@ def _in_cluster(
     if options.seconds is None:
         raise UsageError("--expose needs an end of the service", "leave out --keep: a load balancer bills")
     started = _started(kind, python, {**asked, "ip": "0.0.0.0"}, files, fields, options, on, store, context)
-    services.engine_of(started, store, context)[0].expose(started.run_id, options.exposure, options.seconds)
+    expose(started, options.exposure, options.seconds, store, context)
     return started
+
+
+def expose(started: Service, exposure: Exposure, seconds: float, store: Store, context: Context) -> None:
+    """Puts a public load balancer in front of a service for this many seconds; if that fails, the service is closed.
+
+    Raises UsageError, EngineError.
+    """
+    try:
+        services.engine_of(started, store, context)[0].expose(started.run_id, exposure, seconds)
+    except WindlassError:  # the user does not know its name yet, and it would bill until its end
+        services.close_service(started, store, context)
+        raise
 
 
 def _started(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +12,11 @@ import click
 from windlass.cli import options
 from windlass.cli.deploy import exposure_of
 from windlass.cli.render import print_data
+from windlass.errors import EngineError, WindlassError
 
 if TYPE_CHECKING:
     from windlass.actions.boards import Options
+    from windlass.engines.base import Engine
     from windlass.runs.context import Context
     from windlass.runs.store import Store
     from windlass.services.service import Service
@@ -161,6 +164,7 @@ def _open(start: Callable[[Store, Context], Service], port: int, form: str, *, d
             print_data(service_view(found), form, [found.name])
             _say(f"it is up {until}; open it: windlass {found.kind} {found.name}; end it: {close}")
             return 0
+        up = f"{found.name} is up {until}; open it: windlass {found.kind} {found.name}; end it: {close}"
         try:
             with boards.forwarded(found, store, context, (port,)) as forward:
                 link = forward.new_link()
@@ -170,12 +174,23 @@ def _open(start: Callable[[Store, Context], Service], port: int, form: str, *, d
                     open_browser(context.home, link)
                     _say(f"opened in the browser: {forward.address}")
                 _say(f"{found.name} is up {until}; Ctrl-C ends this connection only; end it: {close}")
-                while not engine.status(run_id).phase.is_terminal:
+                while not _has_ended(engine, run_id):
                     time.sleep(LOOK_SECONDS)
             _say(f"{found.name} has ended")
         except KeyboardInterrupt:
-            _say(f"{found.name} is up {until}; open it: windlass {found.kind} {found.name}; end it: {close}")
+            _say(up)
+        except WindlassError:
+            if not _has_ended(engine, run_id):
+                _say(up)
+            raise
         return 0
+
+
+def _has_ended(engine: Engine, run_id: str) -> bool:
+    """Whether a run is known to have ended. A cluster that does not answer now ends no connection."""
+    with contextlib.suppress(EngineError):
+        return engine.status(run_id).phase.is_terminal
+    return False
 
 
 def _clock(at: float) -> str:
