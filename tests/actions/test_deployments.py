@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,22 @@ from windlass.actions.deployments import (
     _valid_name,
     class_names,
     content_type_of,
+    deploy,
     invoke,
     labels_of,
     planned,
 )
-from windlass.engines.deployments import DeploymentRequest
+from windlass.engines.deployments import (
+    Deployment,
+    DeploymentPhase,
+    DeploymentPlan,
+    DeploymentRequest,
+    Deployments,
+    OnProgress,
+)
 from windlass.errors import UsageError
 from windlass.runs.context import Context
+from windlass.services.known import KnownDeployment, read_known, remember
 
 LABELS = ("zero", "one", "two")
 
@@ -111,3 +122,54 @@ def test_model_without_a_name_is_not_the_working_folder(tmp_path: Path) -> None:
         planned("", "local", DeploymentRequest("", Path(), None, "ann"), context),
     ):
         pass
+
+
+class Refusing(Deployments):
+    """Deployments of a target that refuses each request, because another model is up."""
+
+    def deploy(
+        self, plan: DeploymentPlan, on_progress: OnProgress, credentials: Mapping[str, bytes] | None = None
+    ) -> Deployment:
+        raise UsageError(f"{plan.request.name} is up with another model")
+
+
+class Continuing(Deployments):
+    """Deployments of a target that has the requested one already, with an end in 900 s."""
+
+    def deploy(
+        self, plan: DeploymentPlan, on_progress: OnProgress, credentials: Mapping[str, bytes] | None = None
+    ) -> Deployment:
+        return Deployment(plan.request.name, plan.target, DeploymentPhase.READY, ends_at=900.0)
+
+
+def requested(deployments: Deployments, known: KnownDeployment, home: Path) -> None:
+    plan = DeploymentPlan(DeploymentRequest(known.name, Path(), known.ends_at, "ann"), known.target, ())
+    deploy(deployments, plan, known, Context({"WINDLASS_HOME": str(home)}, home), lambda _line: None)
+
+
+def test_refused_request_does_not_change_what_is_known_of_the_deployment_that_is_up(tmp_path: Path) -> None:
+    pets = KnownDeployment("pets", "local", 100.0, 900.0, "v1-7f3k2", ("cat", "dog"), "this machine")
+    remember(tmp_path, pets)
+    with pytest.raises(UsageError, match="is up with another model"):
+        requested(Refusing(), replace(pets, run_id="v2-9xw4m", labels=("ant", "bee"), ends_at=999.0), tmp_path)
+    assert read_known(tmp_path, "local", "pets") == pets
+
+
+def test_refused_request_of_a_new_deployment_is_forgotten(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is up with another model"):
+        requested(Refusing(), KnownDeployment("pets", "local", 100.0, 900.0), tmp_path)
+    assert read_known(tmp_path, "local", "pets") is None
+
+
+def test_repeated_request_keeps_the_end_that_the_target_reports(tmp_path: Path) -> None:
+    pets = KnownDeployment("pets", "local", 100.0, 1900.0)
+    requested(Continuing(), pets, tmp_path)
+    assert read_known(tmp_path, "local", "pets") == replace(pets, ends_at=900.0)
+
+
+def test_name_that_was_deployed_elsewhere_under_this_target_is_refused(tmp_path: Path) -> None:
+    pets = KnownDeployment("pets", "lab", 100.0, None, place="https://one team")
+    remember(tmp_path, pets)
+    with pytest.raises(UsageError, match="pets was deployed to https://one team, and lab is now https://two team"):
+        requested(Continuing(), replace(pets, place="https://two team"), tmp_path)
+    assert read_known(tmp_path, "lab", "pets") == pets

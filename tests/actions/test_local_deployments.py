@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from windlass.engines.pinned_http import ServerAccess, send
 from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
 from windlass.services import certificates
-from windlass.services.known import KnownDeployment, remember
+from windlass.services.known import KnownDeployment, read_known, remember
 from windlass.views.services import ServiceList
 
 PREDICT = """
@@ -198,6 +199,37 @@ def test_beginning_of_the_name_of_a_deployment_does_not_name_it(context: Context
     remember(context.home, KnownDeployment("pets-v2", "gone", 1.0, None))
     with pytest.raises(EngineError, match="no service 'pets' was found, and target gone does not answer"):
         all_services.find("pets", None, context)
+
+
+def test_deployment_of_another_place_is_unknown_until_it_is_forgotten(context: Context) -> None:
+    remember(context.home, KnownDeployment("pets", "local", 1.0, None, place="https://lab.example team"))
+    [found] = all_services.list_all(context).services
+    assert (found.name, found.phase) == ("pets", "unknown")
+    assert found.cause == "deployed to https://lab.example team, and local is now this machine"
+    with pytest.raises(UsageError, match=r"pets was deployed to https://lab\.example team, and"):
+        all_services.close("pets", None, context, lambda _line: None)
+    all_services.forget_deployment("pets", None, context)
+    assert all_services.list_all(context) == ServiceList((), ())
+
+
+def test_deployment_that_is_gone_from_its_place_is_forgotten(context: Context) -> None:
+    remember(context.home, KnownDeployment("pets", "local", 1.0, None, place="this machine"))
+    assert all_services.list_all(context) == ServiceList((), ())
+    assert left(context) == []
+
+
+def test_deployment_that_is_created_while_its_target_is_asked_is_not_forgotten(context: Context) -> None:
+    before = KnownDeployment("pets", "local", 1.0, None, place="this machine")
+    remember(context.home, replace(before, created_at=2.0))
+    assert all_services._deployed("local", context, [before]) == ((), "")
+    assert read_known(context.home, "local", "pets") == replace(before, created_at=2.0)
+    undeploy("pets", "local", context, lambda _line: None)
+
+
+def test_removal_of_a_deployment_that_has_ended_by_itself_succeeds(context: Context) -> None:
+    remember(context.home, KnownDeployment("pets", "local", 1.0, None, place="this machine"))
+    assert undeploy("pets", "local", context, lambda _line: None).removed == ()
+    assert left(context) == []
 
 
 def test_target_whose_settings_cannot_be_read_is_not_an_empty_one(context: Context, tmp_path: Path) -> None:

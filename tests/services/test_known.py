@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from windlass.errors import UsageError
 from windlass.services.known import (
+    FOLDER,
+    STAGING,
     KnownDeployment,
+    _all_locked,
     creating,
     folder_of,
     forget,
@@ -52,3 +57,25 @@ def test_deployment_that_is_being_created_is_neither_created_twice_nor_forgotten
         assert read_known(tmp_path, "lab", "digits") == DIGITS
     forget(tmp_path, "lab", "digits")
     assert read_known(tmp_path, "lab", "digits") is None
+
+
+def test_error_of_a_full_terminal_while_creating_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), creating(tmp_path, DIGITS):
+        raise BlockingIOError
+
+
+def test_creation_waits_for_a_command_that_removes_the_folder_of_an_earlier_deployment(tmp_path: Path) -> None:
+    remember(tmp_path, DIGITS)
+    created = threading.Thread(target=lambda: creating(tmp_path, DIGITS).__enter__())
+    with _all_locked(tmp_path):
+        created.start()
+        shutil.rmtree(folder_of(tmp_path, "lab", "digits"))
+    created.join()
+    assert read_known(tmp_path, "lab", "digits") == DIGITS
+
+
+def test_file_of_a_model_that_is_being_staged_is_no_deployment(tmp_path: Path) -> None:
+    staged = tmp_path / FOLDER / f"{STAGING}77-x" / "model"
+    staged.mkdir(parents=True)
+    (staged / "deployment.json").write_text("{}")
+    assert list(known_deployments(tmp_path)) == []

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from windlass.actions import runs
 from windlass.actions import services as runs_of_services
-from windlass.actions.deployments import deployments_of, has_deployments, undeploy
+from windlass.actions.deployments import deployments_of, elsewhere, has_deployments, undeploy
 from windlass.actions.targets import target_names
 from windlass.engines.deployments import Deployment, DeploymentPhase
 from windlass.errors import EngineError, UsageError, WindlassError
-from windlass.services.known import KnownDeployment, forget, known_deployments
+from windlass.services.known import KnownDeployment, forget, known_deployments, read_known
 from windlass.services.service import ServiceKind
 from windlass.views.services import (
     DEPLOYMENT,
@@ -58,36 +59,39 @@ def _runs(context: Context, on: str | None) -> runs_of_services.ServiceList:
 def _deployed(name: str, context: Context, known: Sequence[KnownDeployment]) -> tuple[tuple[Deployment, ...], str]:
     """Returns the deployments of a target, and why some may be missing; empty if none is.
 
-    Deployments that this machine has made and the target no longer has are forgotten.
+    Deployments that this machine has made there and the target no longer has are forgotten. Those that it has made at
+    another place, for example with another login, are unknown.
     """
     mine = [one for one in known if one.target == name]
     try:
         if not has_deployments(name, context):
             return (), ""
         with context.store() as store:  # threads cannot share a connection to the record
-            found = deployments_of(name, store, context).list()
+            deployments = deployments_of(name, store, context)
+            found, place = deployments.list(), deployments.place()
     except WindlassError as error:
         # The target does not answer, a package for it is missing, or the targets file no longer names it.
-        return _unknown(mine, error.message), error.message
-    there = {one.name for one in found}
+        return tuple(_unknown(one, error.message) for one in mine), error.message
+    there, unknown = {one.name for one in found}, []
     for one in mine:
-        if one.name not in there:
+        if one.name in there:
+            continue
+        if other := elsewhere(one, place):
+            unknown.append(_unknown(one, other))
+        elif read_known(context.home, name, one.name) == one:  # a command may have created it during the list
             forget(context.home, name, one.name)
-    return found, ""
+    return (*found, *unknown), ""
 
 
-def _unknown(mine: Sequence[KnownDeployment], why: str) -> tuple[Deployment, ...]:
-    return tuple(
-        Deployment(
-            one.name,
-            one.target,
-            DeploymentPhase.UNKNOWN,
-            run_id=one.run_id,
-            cause=why,
-            created_at=one.created_at,
-            ends_at=one.ends_at,
-        )
-        for one in mine
+def _unknown(known: KnownDeployment, why: str) -> Deployment:
+    return Deployment(
+        known.name,
+        known.target,
+        DeploymentPhase.UNKNOWN,
+        run_id=known.run_id,
+        cause=why,
+        created_at=known.created_at,
+        ends_at=known.ends_at,
     )
 
 
@@ -121,9 +125,10 @@ def close(name: str, on: str | None, context: Context, on_progress: OnProgress) 
     if found.kind == DEPLOYMENT:
         return undeploy(found.name, found.target, context, on_progress)
     with context.store() as store:
-        service = runs_of_services.find_service(found.name, store, context, found.target)
+        engine, run_id = runs.find(found.run, store, found.target, context)
+        service = runs_of_services.service(engine, run_id, context.now())
         runs_of_services.close_service(service, store, context, on_progress)
-    return ClosedService(found.name, found.target, (f"run {service.run_id}",))
+    return ClosedService(found.name, found.target, (f"run {run_id}",))
 
 
 def forget_deployment(name: str, on: str | None, context: Context) -> ClosedService:

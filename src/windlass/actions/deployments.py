@@ -22,7 +22,7 @@ from windlass.engines import target_class
 from windlass.engines.base import Engine
 from windlass.engines.deployments import NAME_PATTERN, DeploymentRequest
 from windlass.errors import UsageError
-from windlass.services.known import FOLDER, MODEL, KnownDeployment, creating, forget, read_known
+from windlass.services.known import FOLDER, MODEL, STAGING, KnownDeployment, creating, forget, read_known, remember
 from windlass.services.model_folder import CODE, handler_in, stage_model
 from windlass.views.services import ClosedService, Invocation
 
@@ -40,8 +40,8 @@ CONTENT_TYPES: Final[Mapping[str, str]] = {
     ".npz": "application/x-npz", ".txt": "text/plain",
 }  # fmt: skip
 IMAGE: Final = "application/x-image"
-STAGING: Final = "staging-"
-"""Prefix of folders in which the files of a model are gathered; the process id follows."""
+FORGET: Final = "use the login and the target of then; if the deployment is gone: windlass close --forget {}"
+"""What to do about a deployment that was made at another place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,11 @@ def planned(
                 python=found.python,
                 server_options=(*asked.server_options, *(("--function", function[1]) if function else ())),
             )
-            known = KnownDeployment(name, on, context.now(), request.ends_at, found.run_id, _labels_in(staged))
-            yield deployments, deployments.plan(request), known
+            plan = deployments.plan(request)
+            known = KnownDeployment(
+                name, on, context.now(), request.ends_at, found.run_id, _labels_in(staged), deployments.place()
+            )
+            yield deployments, plan, known
         finally:
             shutil.rmtree(staged.parent, ignore_errors=True)
 
@@ -119,15 +122,35 @@ def deploy(
     """Creates a planned deployment and waits until it is ready; a failed one leaves nothing. Raises UsageError,
     EngineError.
     """
-    is_new = read_known(context.home, known.target, known.name) is None
+    before = read_known(context.home, known.target, known.name)
+    if before is not None and (other := elsewhere(before, known.place)):
+        raise UsageError(f"{known.name} was {other}", FORGET.format(known.name))
     try:
         # A killed command must leave a name that `windlass services` asks the target about.
         with creating(context.home, known):
-            return deployments.deploy(plan, on_progress, _credentials(deployments, plan, context))
+            try:
+                found = deployments.deploy(plan, on_progress, _credentials(deployments, plan, context))
+            except UsageError:
+                if before is not None:  # the request was refused, and the earlier deployment may be up
+                    remember(context.home, before)
+                raise
+            # A repeated command continues a deployment, which keeps its end.
+            at, ends_at = found.created_at, found.ends_at
+            remember(context.home, replace(known, created_at=at or known.created_at, ends_at=ends_at or known.ends_at))
+            return found
     except UsageError:
-        if is_new:  # the request was refused, and nothing was created
+        if before is None:  # the request was refused, and nothing was created
             forget(context.home, known.target, known.name)
         raise
+
+
+def elsewhere(known: KnownDeployment, place: str) -> str:
+    """Returns that a deployment was made at another place than the target's `place` of now, as the end of a sentence;
+    empty if it was made there. Another login, cluster or region under the same name does not have the deployment.
+    """
+    if known.place == place:
+        return ""
+    return f"deployed to {known.place or 'an unknown place'}, and {known.target} is now {place}"
 
 
 def _credentials(deployments: Deployments, plan: DeploymentPlan, context: Context) -> Mapping[str, bytes] | None:
@@ -259,16 +282,21 @@ def labels_of(path: Path) -> tuple[str, ...]:
 
 def undeploy(name: str, on: str, context: Context, on_progress: OnProgress) -> ClosedService:
     """Removes a deployment and waits until nothing of it is left. Raises UsageError, EngineError with what is left."""
+    removed: tuple[str, ...] = ()
     with context.store() as store:
         deployments = deployments_of(on, store, context)
-        is_known = read_known(context.home, on, name) is not None
-        if all(one.name != name for one in deployments.list()):
-            if not is_known:
-                raise UsageError(f"there is no deployment {name} on {on}", "windlass services lists them")
-            removed: tuple[str, ...] = ()
-        else:
+        known = read_known(context.home, on, name)
+        other = "" if known is None else elsewhere(known, deployments.place())
+        try:
             removed = deployments.undeploy(name, on_progress)
-    forget(context.home, on, name)
+        except UsageError as error:
+            if other:
+                raise UsageError(f"{name} was {other}", FORGET.format(name)) from error
+            # A known deployment may have ended by itself; other errors, such as that of its namespace, are raised.
+            if known is None or name in {one.name for one in deployments.list()}:
+                raise
+    if not other:
+        forget(context.home, on, name)
     return ClosedService(name, on, removed)
 
 
@@ -284,11 +312,13 @@ def invoke(
     for option, value in (("--content-type", content_type), ("--accept", accept)):
         if not re.fullmatch(r"[ -~]+", value):
             raise UsageError(f"{option} {value!r} is not a media type", "write it as application/json")
-    with context.store() as store:
-        answer = deployments_of(on, store, context).invoke(name, body, content_type, accept, timeout)
-    data = _decoded(answer.body, answer.content_type)
     known = read_known(context.home, on, name)
-    labels = class_names(data, known.labels) if known is not None and answer.status < 400 else ()
+    with context.store() as store:
+        deployments = deployments_of(on, store, context)
+        answer = deployments.invoke(name, body, content_type, accept, timeout)
+        is_same = known is not None and not elsewhere(known, deployments.place())
+    data = _decoded(answer.body, answer.content_type)
+    labels = class_names(data, known.labels) if known is not None and is_same and answer.status < 400 else ()
     return Invocation(name, answer.status, answer.content_type, data, labels)
 
 

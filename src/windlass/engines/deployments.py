@@ -125,6 +125,8 @@ class ModelResponse:
     body: bytes
 
 
+HERE: Final = "this machine"
+"""Place of deployments that are runs of this machine."""
 OnProgress = Callable[[str], None]
 """Receives one sentence for each step of a deployment."""
 
@@ -141,6 +143,12 @@ class Deployments:
     serves_in_run_images: ClassVar[bool] = True
     """Whether the image of a run can serve its model. Images of SageMaker need a program `serve`, which those for
     training lack."""
+
+    def place(self) -> str:
+        """Returns where the deployments are: `this machine`, the server and namespace of a cluster, or account and
+        region. Names of targets, contexts and logins may come to mean another place. Raises UsageError, EngineError.
+        """
+        return HERE
 
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         """Returns what `deploy` would create, without changing anything. Raises UsageError for what the target cannot

@@ -17,6 +17,8 @@ from windlass.errors import UsageError
 
 FOLDER: Final = "deployments"
 """Folder in the home of the records, with a file for each deployment that this machine has made."""
+STAGING: Final = ".staging-"
+"""Prefix of folders in `FOLDER` in which the files of a model are gathered; the process id follows."""
 FILE: Final = "deployment.json"
 MODEL: Final = "model"
 """Folder with the files of a model that is deployed on this machine."""
@@ -35,6 +37,8 @@ class KnownDeployment:
     run_id: str = ""
     labels: tuple[str, ...] = ()
     """Names of the model's classes in order; empty if they are unknown."""
+    place: str = ""
+    """Place of the target at that time, as `Deployments.place` returned it; empty if it is unknown."""
 
 
 def folder_of(home: Path, target: str, name: str) -> Path:
@@ -48,14 +52,18 @@ def creating(home: Path, known: KnownDeployment) -> Iterator[None]:
     machine from creating or forgetting the same deployment meanwhile. Raises UsageError, OSError.
     """
     folder = folder_of(home, known.target, known.name)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(folder) as is_ours:
-        if not is_ours:
-            raise UsageError(
-                f"another process is creating {known.name} on {known.target}", "wait until that process has ended"
-            )
+    with _all_locked(home):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _lock(folder)
+    if lock is None:
+        raise UsageError(
+            f"another process is creating {known.name} on {known.target}", "wait until that process has ended"
+        )
+    try:
         remember(home, known)
         yield
+    finally:
+        os.close(lock)
 
 
 def remember(home: Path, known: KnownDeployment) -> None:
@@ -71,23 +79,38 @@ def remember(home: Path, known: KnownDeployment) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Locks the folder of a deployment, and yields whether no other process had locked the folder."""
+def _all_locked(home: Path) -> Iterator[None]:
+    """Waits for the lock that processes hold for moments, while they lock or remove the folder of a deployment.
+
+    Without it, a process could lock a folder that another one has removed, and `services` could refuse a `deploy`.
+    """
+    folder = home / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _lock(folder: Path) -> int | None:
+    """Returns the open descriptor that locks the folder of a deployment; None if another process has locked it."""
     opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
     except BlockingIOError:
-        yield False
-    finally:
         os.close(opened)
+        return None
+    return opened
 
 
 def known_deployments(home: Path) -> Iterator[KnownDeployment]:
     """Yields the deployments that this machine has made and that no target has reported as removed."""
     for path in sorted((home / FOLDER).glob(f"*/*/{FILE}")):
-        found = read_known(home, path.parent.parent.name, path.parent.name)
-        if found is not None:
+        target, name = path.parent.parent.name, path.parent.name
+        # A model that is being staged may have a file of this name too.
+        if not target.startswith(STAGING) and (found := read_known(home, target, name)) is not None:
             yield found
 
 
@@ -112,8 +135,9 @@ def forget(home: Path, target: str, name: str) -> None:
     folder = folder_of(home, target, name)
     if not folder.is_dir():
         return
-    with _locked(folder) as is_ours:
-        if is_ours:
+    with _all_locked(home):
+        if folder.is_dir() and (lock := _lock(folder)) is not None:
             # The file goes last: a killed removal must not leave a folder that no command finds.
             shutil.rmtree(folder / MODEL, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)

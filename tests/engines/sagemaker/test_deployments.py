@@ -51,6 +51,10 @@ def test_deployment_is_ready_listed_invoked_and_removed(world: World) -> None:
     assert world.deployments().list() == ()
 
 
+def test_place_is_the_account_and_the_region(world: World) -> None:
+    assert world.deployments().place() == f"account {ACCOUNT}, {REGION}"
+
+
 def test_schedules_exist_before_the_endpoint(world: World) -> None:
     seen: list[str] = []
 

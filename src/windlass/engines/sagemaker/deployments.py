@@ -63,6 +63,10 @@ class SageMakerDeployments(Deployments):
     # -- plan ---------------------------------------------------------------------------------------------------------
 
     @override
+    def place(self) -> str:
+        return f"account {self._access.role.split(':')[4]}, {self._access.target.region}"
+
+    @override
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         made, image = self._requests(request)
         where = "serverless" if request.is_serverless else f"{request.replicas} × {request.instance}"

@@ -140,6 +140,10 @@ def place(server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return Place(server, tmp_path)
 
 
+def test_place_is_the_server_and_the_namespace_whatever_the_context_is_called(place: Place) -> None:
+    assert place.deployments.place() == f"http://127.0.0.1:{place.server._port}, namespace team"
+
+
 # -- creation ---------------------------------------------------------------------------------------------------------
 
 

@@ -101,6 +101,11 @@ class KubernetesDeployments(Deployments):
         return connect(self._target, self._environ)
 
     @override
+    def place(self) -> str:
+        with self._connected() as client:
+            return f"{client.server}, namespace {client.namespace}"
+
+    @override
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         with self._connected() as client:
             return plan_deployment(client, self._target, request, self._clock.time())

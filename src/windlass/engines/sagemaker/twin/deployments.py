@@ -72,6 +72,10 @@ class TwinDeployments(Deployments):
     # -- plan ---------------------------------------------------------------------------------------------------------
 
     @override
+    def place(self) -> str:
+        return "emulation on this machine"
+
+    @override
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         for reason, hint in self._refusals(request):
             raise UsageError(reason, hint)
