@@ -138,7 +138,8 @@ def find_service(name: str, store: Store, context: Context, on: str | None = Non
 def close_service(
     found: Service, store: Store, context: Context, on_line: Callable[[str], None] = lambda _: None
 ) -> Status:
-    """Ends a service and waits until its processes or pods have ended, and its load balancer is gone. Returns the status of its run.
+    """Ends a service. Waits until its processes or pods have ended and its load balancer is gone. Returns the status of
+    its run.
 
     Raises NoSuchRun, UsageError, EngineError.
     """

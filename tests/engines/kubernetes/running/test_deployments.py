@@ -323,7 +323,7 @@ def test_a_repeated_command_does_not_remove_a_deployment_whose_container_is_rest
     place.deploy()
     before = place.names()
     place.states = [crashed("Killed", code=137, reason="OOMKilled")]
-    with pytest.raises(EngineError, match="digits is kept, since an earlier command made it: .*its memory limit"):
+    with pytest.raises(EngineError, match=r"digits is kept, since an earlier command made it: .*its memory limit"):
         place.deploy()
     assert place.names() == before
 
