@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import socket
 import ssl
 import threading
@@ -351,6 +352,11 @@ def test_a_server_that_is_busy_when_an_object_is_made_keeps_the_deployment(place
         ({"name": "Digits"}, "no name"),
         ({"instance": "ml.m5.large"}, "options of SageMaker"),
         ({"replicas": 3, "max_replicas": 2}, "3 to 2 replicas"),
+        ({"cpus": 0.0}, "--cpus 0 is not possible"),
+        ({"cpus": 0.0001}, "--cpus 0.0001 is not possible"),
+        ({"cpus": math.nan}, "--cpus nan is not possible"),
+        ({"cpus": math.inf}, "--cpus inf is not possible"),
+        ({"server_options": ("--batch", "8", "--idle-limit", "600")}, "the cluster would restart the server"),
         ({"uses_kserve": True}, "the cluster has no KServe"),
         ({"uses_kserve": True, "exposure": Exposure(("203.0.113.7/32",))}, "not supported with --kserve"),
         ({"source": "/data/model"}, "not reached from the pods"),
@@ -396,6 +402,17 @@ def test_undeploy_names_what_the_cluster_does_not_remove(place: Place) -> None:
     place.kept = {"services"}
     with pytest.raises(EngineError, match="not removed completely: Service digits"):
         place.deployments.undeploy(NAME, place.said.append)
+
+
+def test_undeploy_waits_for_a_load_balancer_whose_owner_is_gone(place: Place) -> None:
+    place.deploy()
+    place.kept = {"services"}
+    place._collect(place.object("jobs")["metadata"]["uid"])
+    place.server.remove("Job", NAME)
+    with pytest.raises(EngineError, match="not removed completely: Service digits"):
+        place.deployments.undeploy(NAME, place.said.append)
+    place.clock.at(place.clock.now - place.clock.began + 90, lambda: place.server.remove("Service", NAME))
+    assert place.deployments.undeploy(NAME, place.said.append) == ("Service digits",)
 
 
 def test_an_unknown_deployment_is_an_error_of_the_user(place: Place) -> None:

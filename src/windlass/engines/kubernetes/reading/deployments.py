@@ -81,6 +81,12 @@ class DeployedObjects:
         return [pod for pod in self.pods if is_true(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
 
     @property
+    def ids(self) -> list[Id]:
+        """Ids of the objects that were found, except pods, and of those that the owner names; the owner is first."""
+        there = [id_of(one) for one in (self.owner, self.workload, self.service) if one is not None]
+        return list(dict.fromkeys((*there[:1], *self.owned, *there)))
+
+    @property
     def owned(self) -> list[Id]:
         """Ids of the objects that the owner names as its own; any user of the namespace may have written the names."""
         notes = (self.owner or {}).get("metadata", {}).get("annotations") or {}
@@ -128,8 +134,6 @@ def deployment(seen: DeployedObjects, target: str, ahead: float) -> Deployment:
     phase, cause = _phase(seen)
     ends_at = ends(owner, ahead)
     created = seconds_of(owner["metadata"].get("creationTimestamp"), math.nan)
-    there = [id_of(one) for one in (seen.owner, seen.workload, seen.service) if one is not None]
-    known = dict.fromkeys((*there[:1], *seen.owned, *there))
     return Deployment(
         name=seen.name,
         target=target,
@@ -143,7 +147,7 @@ def deployment(seen: DeployedObjects, target: str, ahead: float) -> Deployment:
         replicas=seen.wanted,
         ready_replicas=len(seen.ready_pods),
         address=address(seen.service),
-        objects=tuple(f"{kind} {name}" for _, kind, name in known),
+        objects=tuple(f"{kind} {name}" for _, kind, name in seen.ids),
     )
 
 

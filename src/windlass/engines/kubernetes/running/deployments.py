@@ -375,7 +375,7 @@ def _removed(client: Client, seen: DeployedObjects, clock: Clock, on_progress: O
     EngineError with what is left.
     """
     say = _Said(on_progress)
-    known: Sequence[Id] = [(BATCH, "Job", seen.name), *seen.owned]
+    known = seen.ids
     if seen.owner is not None:
         client.delete(BATCH, "Job", seen.name, is_owned_first=True)
     give_up = clock.monotonic() + REMOVE_SECONDS
