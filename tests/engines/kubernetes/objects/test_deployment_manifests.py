@@ -73,6 +73,12 @@ def test_the_server_runs_without_privileges_and_with_its_own_certificate() -> No
         assert server[probe]["httpGet"] == {"path": path, "port": 8443, "scheme": "HTTPS"}
 
 
+def test_options_of_the_server_replace_neither_its_credentials_nor_its_port() -> None:
+    [server] = template(changed={"server_options": ("--batch", "8", "--token-file", "")})["spec"]["containers"]
+    assert server["command"][3:9] == ["/windlass/model", "--batch", "8", "--token-file", "", "--host"]
+    assert server["command"][-2:] == ["--token-file", "/windlass/credentials/token"]  # the last one counts
+
+
 def test_pods_have_the_options_of_the_target_and_its_patch() -> None:
     made = template(**COMPANY)
     assert made["metadata"]["labels"]["team"] == "ml"

@@ -287,9 +287,11 @@ def server_template(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -
 
 
 def _server(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -> Manifest:
-    command = [shape.python, "-m", "windlass.serving", MODEL, "--host", "0.0.0.0", "--port", str(PORT)]
+    # The server takes the last of equal options: the user's replace neither the credentials nor the port.
+    command = [shape.python, "-m", "windlass.serving", MODEL, *asked.server_options]
+    command += ["--host", "0.0.0.0", "--port", str(PORT)]
     command += ["--certificate", f"{CREDENTIALS}/tls.crt", "--key", f"{CREDENTIALS}/tls.key"]
-    command += ["--token-file", f"{CREDENTIALS}/token", *asked.server_options]
+    command += ["--token-file", f"{CREDENTIALS}/token"]
     amounts = {"cpu": quantity_text("cpu", asked.cpus), "memory": str(asked.memory_bytes)}
     if asked.gpus:
         amounts[GPU] = str(asked.gpus)

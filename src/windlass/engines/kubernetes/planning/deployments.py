@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 METRICS_GROUP: Final = "metrics.k8s.io/v1beta1"
+MIN_CPUS: Final = 0.001
+"""Smallest amount of CPU that Kubernetes knows."""
 PODS: Final = "the pods of the server"
 OF_TRAINING: Final = "sidecar-added"
 """Code of a note that matters only to pods that end."""
@@ -79,6 +82,13 @@ def _require_possible(asked: DeploymentRequest) -> None:
     if asked.replicas < 1 or 0 < asked.max_replicas < asked.replicas:
         raise UsageError(
             f"{asked.replicas} to {asked.max_replicas or asked.replicas} replicas are not possible", "start with 1"
+        )
+    if not MIN_CPUS <= asked.cpus < math.inf:
+        raise UsageError(f"--cpus {asked.cpus:g} is not possible", "write it as 2 or 0.5")
+    if any(option.startswith("--idle") for option in asked.server_options):
+        raise UsageError(
+            "--idle-limit is not supported on a cluster: the cluster would restart the server",
+            "limit its time: --for 2h",
         )
     if asked.uses_kserve and asked.exposure is not None:
         raise UsageError("--expose is not supported with --kserve: its controller makes the Service", "use one of both")
