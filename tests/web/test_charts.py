@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.web.page import Page, page_over
-from tests.web.records import many_runs, write_metrics
+from tests.web.records import HOSTILE, many_runs, write_metrics
 
-from windlass.runs.metrics import FILE, Series
+from windlass.runs.metrics import FILE, MetricsFile, Series
 from windlass.runs.store import Store
 from windlass.web.charts import curve_of, heat_map_of, series_named
 
@@ -93,6 +93,21 @@ def test_runs_are_compared_up_to_the_limit(page: Page) -> None:
     assert ([run["id"] for run in found["runs"]], found["missing"]) == ([page.run_id], ["none"])
     curves = page.client.get(f"/compare/metrics.json?run={page.run_id}&run=none&name=loss").json()["curves"]
     assert [(curve["run"], curve["rank"]) for curve in curves] == [(page.run_id, 0)]
+
+
+def test_comparison_offers_the_metrics_of_a_thinned_file_and_rare_ones(page: Page) -> None:
+    with Store(page.home) as store:
+        file = MetricsFile(store.run_dir(page.run_id))
+        columns = {name: [float(at) for at in range(30_000)] for name in ("steps", "times", "values")}
+        file.append(
+            1, 0, 2, [{"rank": 0, "source": "report", "name": 'eval "x"', "steps": [1], "times": [1], "values": [1]}]
+        )
+        for seq, name in enumerate(("lr", "loss"), 3):
+            file.append(1, 0, seq, [{"rank": 0, "source": "report", "name": name, **columns}])
+    for _ in range(2):
+        found = page.client.get(f"/compare.json?run={page.run_id}").json()
+        assert found["names"] == ["loss", f"acc {HOSTILE}", 'eval "x"', "lr"]
+        file.thin(20_000)
 
 
 @pytest.mark.parametrize("points", ["0", "-1", "x", "999999999", "2000"])

@@ -12,6 +12,7 @@ A line that was cut by a crash, or damaged, is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -35,6 +36,8 @@ MAX_CHARS: Final = 1_000
 """Maximum characters of the name of a series."""
 SOURCE: Final = re.compile(r"[a-z-]{0,20}")
 """Text of a source, which becomes part of the names of folders."""
+_NAME: Final = re.compile(rb'"name": ?("(?:[^"\\]|\\.)*")')
+"""Name of the metric in a line."""
 NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """Text in JSON of the numbers that JSON lacks."""
 
@@ -130,6 +133,17 @@ def read_metrics(path: Path) -> tuple[Series, ...]:
             return parse_metrics(file)
     except FileNotFoundError:
         return ()
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """Returns the names of the metrics in a file, without parsing points. Raises OSError, also without a file."""
+    with open(path, "rb") as file:
+        found = dict.fromkeys(match[1] for match in map(_NAME.search, file) if match is not None)
+    names: list[str] = []
+    for text in found:
+        with contextlib.suppress(ValueError):  # a damaged line
+            names.append(json.loads(text))
+    return tuple(filter(None, names))
 
 
 def parse_metrics(lines: Iterable[bytes]) -> tuple[Series, ...]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.metrics import MAX_RUNS
 from windlass.code.kept import kept_digest
 from windlass.errors import NoSuchRun, UsageError
-from windlass.runs.metrics import FILE
+from windlass.runs.metrics import FILE, read_names
 from windlass.views.comparison import Difference, RunFacts, compare_runs
 from windlass.views.metrics import chosen
 from windlass.views.pages import CompareData, ComparedRow, ComparePage, SettingRow
@@ -53,7 +52,8 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
                 continue
             # Summaries of all metrics are not shown here, and reading the metrics of 200 runs takes seconds.
             found.append(RunFacts(status, plan, (), kept_digest(store.run_dir(run_id))))
-            names |= dict.fromkeys(_names_in(store, run_id))
+            with contextlib.suppress(OSError):
+                names |= dict.fromkeys(_names(site, store, run_id))
     runs = tuple(
         view_of(
             ComparedRow,
@@ -69,15 +69,11 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
     return ComparePage(runs, settings, tuple(ordered[:MAX_NAMES]), tuple(missing))
 
 
-def _names_in(store: Store, run_id: str) -> Iterator[str]:
-    """Yields the names of the metrics of a run, from the last lines of its file."""
-    with contextlib.suppress(OSError), open(store.run_dir(run_id) / FILE, "rb") as file:
-        file.seek(max(0, file.seek(0, 2) - (64 << 10)))
-        for line in file.read().splitlines()[-200:]:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                name = json.loads(line)["name"]
-                if isinstance(name, str) and name:
-                    yield name
+def _names(site: Site, store: Store, run_id: str) -> tuple[str, ...]:
+    """Returns the names of the metrics of a run, read again only if its file has changed. Raises OSError."""
+    path = store.run_dir(run_id) / FILE
+    about = path.stat()
+    return site.metric_names.get(run_id, (about.st_size, about.st_mtime_ns), lambda: read_names(path))
 
 
 def _setting_row(found: Difference) -> SettingRow:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from windlass.actions.metrics import MAX_RUNS
 from windlass.errors import WindlassError
 from windlass.runs.context import Context
 from windlass.runs.time_accounting import Tally
@@ -157,6 +158,8 @@ class Site:
     is_ending: Callable[[], bool] = lambda: False
     """Whether the server shuts down, so that streams must end."""
     metrics: Cache = field(default_factory=Cache)
+    metric_names: Cache = field(default_factory=lambda: Cache(MAX_RUNS))
+    """Names of the metrics of each compared run."""
     verdicts: Cache = field(default_factory=Cache)
     heat_maps: Cache = field(default_factory=Cache)
     tallies: Tallies = field(default_factory=Tallies)
