@@ -318,6 +318,20 @@ def test_a_csv_that_is_too_large_is_damaged(tmp_path: Path) -> None:
             list(CsvFile("metrics.csv").read(file))
 
 
+def test_a_file_with_a_backlog_does_not_keep_the_others_from_being_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.worker.metric_files.MAX_POINTS", 2)
+    first, second = run.write("training.log", KERAS), "log.csv"
+    names = run.names()
+    run.write(second, KERAS.replace("loss", "wer"))
+    for epoch in range(2, 5):  # each scan reads as many values of the first file as a scan may
+        run.write(first.name, f"{epoch},0.5,1.5\r\n", "a")
+        names += run.names()
+    assert {"csv: loss", "csv: wer"} <= {*names}
+    assert names.count("csv: loss") == 3
+
+
 # -- scans in a thread ------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +356,21 @@ def test_scans_hand_over_points_and_notes_in_the_thread_of_the_node(run: Run) ->
     assert not selector.get_map()
     assert scans.due() == float("inf")
     scans.finish()  # another rank of the node has ended
+
+
+def test_values_that_were_not_read_by_the_end_are_noted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.worker.metric_files.MAX_POINTS", 2)
+    notes: list[str] = []
+    for num_rows, num_notes in ((1, 0), (3, 1)):  # two scans at the end read one row each
+        selector = selectors.DefaultSelector()
+        scans = MetricScans({}, str(run.code), (), selector, lambda _: None, notes.append)
+        scans.begin()
+        for key, _ in selector.select():
+            key.data()
+        run.write(f"{num_rows}/training.log", "epoch,loss,lr\n" + "1,0.5,0.1\n" * num_rows)
+        scans.finish()
+        assert len(notes) == num_notes
+    assert "faster than they are read" in notes[0]
 
 
 def test_scans_that_never_began_end_without_a_thread(run: Run) -> None:

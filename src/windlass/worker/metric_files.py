@@ -91,6 +91,10 @@ class MetricFiles:
         """For each source and name, the folder whose files have it."""
         self._max_files = MAX_FILES
         self._give_up = 0.0
+        self._start = 0
+        """Number of files that the next scan reads last, so that no file with a backlog delays the others."""
+        self.is_behind = False
+        """Whether the last scan ended by its limits, and not at the ends of the files."""
         self.notes: list[str] = []
         """Messages about files that are not read, each once."""
 
@@ -107,17 +111,29 @@ class MetricFiles:
     def scan(self, seconds: float) -> list[FilePoint]:
         """Returns the values that were written since the last scan. Reads for at most about `seconds`.
 
-        Values that are left are returned by the next scan. Damaged files are named in `notes`.
+        Values that are left are returned by the next scan, and set `is_behind`; the next scan begins with other files.
+        Damaged files are named in `notes`.
         """
         self._give_up = time.monotonic() + seconds
+        self.is_behind = False
         found: list[FilePoint] = []
-        for file in list(self._files.values()):
-            self._read(file, found)
+        known = [*enumerate(self._files.values(), 1)]
+        for position, file in [*known[self._start :], (0, None), *known[: self._start]]:
+            if file is not None:
+                self._read(file, found)
+            else:
+                self._read_new(found)
+            if self._is_over(found):
+                self._start, self.is_behind = position, True
+                break
+        return found
+
+    def _read_new(self, found: list[FilePoint]) -> None:
+        """Searches for new files, and adds their values to `found`."""
         for path, status in self._search():
             if path not in self._files and len(self._files) < self._max_files and not self._is_over(found):
                 self._add(path, status, is_old=status.st_mtime < self._since - OLD_SECONDS)
                 self._read(self._files[path], found)
-        return found
 
     # -- folders ------------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,10 @@ class MetricScans:
                     self._note("metrics that the script wrote last to files are not read: reading takes too long")
                     return
                 self._collect()
+        if self._files is not None and self._files.is_behind:
+            self._note(
+                "metrics that the script wrote last to files are not read: it wrote values faster than they are read"
+            )
         self._selector.unregister(self._read)
         os.close(self._read)
         os.close(self._write)
