@@ -46,7 +46,7 @@ class _Columns:
         """Step, Unix seconds and value of each point."""
         self.num_taken = 0
         self.began_at = self.taken_at = -math.inf
-        """Unix seconds of the first and the newest flush."""
+        """Monotonic times of the first and the newest flush."""
 
     def is_due(self, now: float, num_series: int) -> bool:
         """Whether the points of a series with few points in each flush are due to be handed over."""
@@ -72,8 +72,9 @@ class MetricPoints:
         self._seq = 0
         self._flushed_at = -math.inf
         self._has_points = False
-        self._steps: dict[int, tuple[int, float, int, float]] = {}
-        """For each rank: step and Unix seconds of the beginning of its window, and of its newest step."""
+        self._steps: dict[int, tuple[int, float, int, float, float]] = {}
+        """For each rank: step and monotonic time of the beginning of its window, and of its newest step, and the Unix
+        seconds of the latter."""
         self._first_step_at: float | None = None
 
     def add(self, rank: int, source: str, name: str, step: float | None, time: float, value: float | str) -> None:
@@ -91,28 +92,27 @@ class MetricPoints:
         if len(columns.points) >= 10 * MAX_POINTS:
             columns.points = thinned(columns.points, MAX_POINTS)
 
-    def add_step(self, rank: int, step: int, time: float) -> None:
-        """Adds a step that a rank has reached at `time`, in Unix seconds. At the end of each window, adds the rank's
-        mean seconds per step.
+    def add_step(self, rank: int, step: int, time: float, now: float) -> None:
+        """Adds a step that a rank has reached at `time`, in Unix seconds; `now` is the monotonic time. At the end of
+        each window, adds the rank's mean seconds per step.
         """
         if self._first_step_at is None:
-            self._first_step_at = time
-        begun, begun_at, last, _ = self._steps.get(rank, (step, time, step, time))
+            self._first_step_at = now
+        begun, begun_at, last, _, _ = self._steps.get(rank, (step, now, step, now, time))
         if step < last:  # the steps of an epoch begin anew
-            begun, begun_at = step, time
-        self._steps[rank] = (begun, begun_at, step, time)
-        if time - begun_at >= max(MIN_STEP_WINDOW, STEP_WINDOW_SHARE * (time - self._first_step_at)):
+            begun, begun_at = step, now
+        self._steps[rank] = (begun, begun_at, step, now, time)
+        if now - begun_at >= max(MIN_STEP_WINDOW, STEP_WINDOW_SHARE * (now - self._first_step_at)):
             self._end_window(rank)
 
     def due(self, now: float) -> float:
-        """Returns the seconds from `now`, in Unix seconds, until the next flush; infinity without points."""
-        if not self._has_points:
-            return math.inf
-        passed = now - self._flushed_at
-        return FLUSH_SECONDS - passed if passed >= 0 else 0.0  # the clock may have been set back
+        """Returns the seconds from the monotonic time `now` until the next flush; infinity without points."""
+        return FLUSH_SECONDS - (now - self._flushed_at) if self._has_points else math.inf
 
-    def take(self, now: float, *, at_once: bool = False) -> list[MetricsReported]:
-        """Returns the events that are due at `now`, in Unix seconds; with `at_once`, with all points."""
+    def take(self, time: float, now: float, *, at_once: bool = False) -> list[MetricsReported]:
+        """Returns the events that are due at the monotonic time `now`; with `at_once`, with all points. `time` is the
+        time of the events in Unix seconds.
+        """
         if at_once:
             self._end_windows()
         elif self.due(now) > 0:
@@ -126,26 +126,26 @@ class MetricPoints:
                 self._num_taken += len(points)
                 batches += _batches(key, points)
             self._has_points |= bool(columns.points)
-        return self._events(now, batches)
+        return self._events(time, batches)
 
-    def _events(self, now: float, batches: list[tuple[int, dict[str, Any]]]) -> list[MetricsReported]:
+    def _events(self, time: float, batches: list[tuple[int, dict[str, Any]]]) -> list[MetricsReported]:
         events: list[MetricsReported] = []
         left: list[dict[str, Any]] = []
         used = _HEAD_BYTES
         for num_bytes, batch in [*batches, (MAX_EVENT_BYTES, {})]:
             if left and used + num_bytes + 2 > MAX_EVENT_BYTES:
                 self._seq += 1
-                events.append(MetricsReported(now, self._seq, tuple(left)))
+                events.append(MetricsReported(time, self._seq, tuple(left)))
                 left, used = [], _HEAD_BYTES
             left.append(batch)
             used += num_bytes + 2
         return events
 
     def _end_window(self, rank: int) -> None:
-        begun, begun_at, step, time = self._steps[rank]
+        begun, begun_at, step, now, time = self._steps[rank]
         if step > begun:
-            self._steps[rank] = (step, time, step, time)
-            self.add(rank, NODE, STEP_SECONDS, step, time, round((time - begun_at) / (step - begun), 6))
+            self._steps[rank] = (step, now, step, now, time)
+            self.add(rank, NODE, STEP_SECONDS, step, time, round((now - begun_at) / (step - begun), 6))
 
     def _end_windows(self) -> None:
         """Ends the windows of ranks without a mean, so that an attempt of less than a window has one."""

@@ -70,7 +70,7 @@ class OutputEvents:
         for point in capture.take_points():
             self.metrics.add(rank.number, *point)
         if isinstance(step := capture.progress.get("step"), int):
-            self.metrics.add_step(rank.number, step, time.time())
+            self.metrics.add_step(rank.number, step, time.time(), time.monotonic())
         if self._first_step_of in (None, rank.number):
             first = capture.take_first_steps(at_end=at_end)
             if first is not None:
@@ -154,7 +154,7 @@ class OutputEvents:
         """Returns the seconds until points of metrics, or a scan of the files with metrics, are due."""
         if self._events.is_blocked:
             return float("inf")
-        return min(self.metrics.due(time.time()), self._scan_due())
+        return min(self.metrics.due(time.monotonic()), self._scan_due())
 
     def _scan_due(self) -> float:
         """Returns the seconds until the next scan is due. None begins before all ranks have started, because a process
@@ -174,7 +174,9 @@ class OutputEvents:
         elif self._scans is not None and self._scan_due() <= 0:
             self._scans.begin()
         at_once |= at_end
-        for event in self.metrics.take(time.time(), at_once=at_once) if not self._events.is_blocked else ():
+        if self._events.is_blocked:
+            return
+        for event in self.metrics.take(time.time(), time.monotonic(), at_once=at_once):
             if not self._events.is_blocked:
                 self._events.add(event)
 

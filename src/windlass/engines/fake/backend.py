@@ -99,7 +99,7 @@ class FakeNode(Node):
         is_over = not self.lives()  # read before the output, so that the output of ended ranks is complete
         ended = [thread for thread in self._threads if thread.exit_code is not None and not thread.reported]
         yield from self._output(self._clock.time())
-        yield from self._metrics.take(self._clock.time(), at_once=is_over)
+        yield from self._metrics.take(self._clock.time(), self._clock.monotonic(), at_once=is_over)
         if self._is_asked_for_stacks:
             self._is_asked_for_stacks = False
             yield StacksTaken(self._clock.time(), ())  # no stacks: threads wait in code of this engine
