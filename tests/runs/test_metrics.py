@@ -121,6 +121,27 @@ def test_a_file_with_a_lower_limit_is_thinned_to_it(tmp_path: Path) -> None:
     assert (found.values[0], found.values[-1]) == (1.0, 40.0)
 
 
+def test_points_of_an_attempt_that_arrive_late_are_before_those_of_the_next(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path)
+    for attempt, seq, value in ((1, 1, 3.0), (2, 1, 1.0), (1, 2, 2.0)):
+        file.append(attempt, 0, seq, [batch([value])])
+    for _ in range(2):
+        (found,) = read_metrics(file.path)
+        assert (found.attempts, found.values) == ((1, 1, 2), (3.0, 2.0, 1.0))
+        file.thin(100)
+
+
+def test_a_file_with_many_series_and_attempts_is_not_thinned_by_each_append(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, max_bytes=4000, max_points=40)
+    for attempt in range(1, 21):
+        file.append(attempt, 0, 1, [batch([1.0] * 10, name=f"metric {number}") for number in range(10)])
+    inodes = set()
+    for seq in range(2, 32):
+        file.append(20, 0, seq, [batch([1.0])])
+        inodes.add(file.path.stat().st_ino)
+    assert len(inodes) == 1
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_the_extremes_and_the_ends(values: list[float], limit: int) -> None:
     whole = series(values)

@@ -20,6 +20,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve of a run: the values of one metric from one source and one rank, in the order of their times.
+    """One curve of a run: the values of one metric from one source and one rank, as reported, attempt by attempt.
 
     The columns `attempts`, `steps`, `times` and `values` have the same length.
     """
@@ -90,7 +91,8 @@ class MetricsFile:
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES, max_points: int = MAX_POINTS) -> None:
         """`folder` is the folder of the run; the file is created with the first points.
 
-        A file of more than `max_bytes` is thinned to about `max_points`.
+        A file of more than `max_bytes` is thinned to about `max_points`; one that remains large, again when it
+        has doubled.
         """
         self.path = folder / FILE
         self._max_bytes = max_bytes
@@ -117,6 +119,8 @@ class MetricsFile:
         self._seen[attempt, node] = seq
         if size > self._max_bytes:
             self.thin(self._max_points)
+            # each attempt keeps points of each series: with many, the file remains large, and thinning it takes seconds
+            self._max_bytes = max(self._max_bytes, 2 * self.path.stat().st_size)
 
     def thin(self, max_points: int) -> None:
         """Replaces the file by one with at most about `max_points` points, which keeps extremes. Raises OSError."""
@@ -153,7 +157,7 @@ def parse_metrics(lines: Iterable[bytes]) -> tuple[Series, ...]:
 
 def _series_in(lines: Iterable[dict[str, Any]]) -> tuple[Series, ...]:
     found: dict[tuple[str, str, int], _Columns] = {}
-    for line in lines:
+    for line in sorted(lines, key=itemgetter("attempt")):  # logs of an attempt may be read after the next has begun
         if not line["values"]:
             continue
         key = (line["name"], line["source"], line["rank"])
