@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windlass.errors import UsageError
@@ -76,6 +76,7 @@ def test_ticks_are_round_numbers_within_the_axis() -> None:
     ]
 
 
+@example([5e-324], True)
 @given(st.lists(st.floats(), min_size=1, max_size=8), st.booleans())
 def test_any_values_are_drawn_or_refused(values: list[float], is_log: bool) -> None:
     try:

@@ -17,7 +17,7 @@ UNITS: Final = (("h", 3600.0), ("min", 60.0))
 LARGEST: Final = 1e300
 """Values beyond this are not drawn: their distance may not be a number."""
 SMALLEST: Final = 1e-290
-"""Smallest length of an axis."""
+"""Smallest length of an axis, and smallest value on a logarithmic one."""
 
 XAxis = Literal["step", "time"]
 Line = tuple[tuple[float, float], ...]
@@ -131,7 +131,7 @@ def _lines(series: Series, places: Sequence[float | None], *, is_log: bool) -> I
     line: list[tuple[float, float]] = []
     attempt = None
     for at, value, number in zip(places, series.values, series.attempts, strict=True):
-        is_drawn = at is not None and abs(at) < LARGEST and abs(value) < LARGEST and (value > 0 or not is_log)
+        is_drawn = at is not None and abs(at) < LARGEST and abs(value) < LARGEST and (value > SMALLEST or not is_log)
         if line and (number != attempt or not is_drawn):
             yield tuple(line)
             line = []
