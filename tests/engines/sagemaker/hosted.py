@@ -49,8 +49,8 @@ class EmulatedClock(Clock):
 class World:
     """An account with deployments, and a model on this machine."""
 
-    def __init__(self, folder: Path, plane: ControlPlane, s3: Any) -> None:
-        self.folder, self.plane, self.s3 = folder, plane, s3
+    def __init__(self, folder: Path, plane: ControlPlane, s3: Any, s3_port: int) -> None:
+        self.folder, self.plane, self.s3, self.s3_port = folder, plane, s3, s3_port
         self.client = self.new_client()
         self.said: list[str] = []
         self.model = folder / "model"
@@ -118,7 +118,7 @@ def hosted(folder: Path) -> Iterator[World]:
         plane.start()
         for name, value in {**server.environ(), **plane.environ}.items():
             patch.setenv(name, value)
-        world = World(folder, plane, client)
+        world = World(folder, plane, client, server.port)
         world.reset()
         try:
             yield world

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.sagemaker.hosted import HOUR, SCHEDULE_ROLE, World, fields, hosted
-from tests.engines.sagemaker.planning import ROLE
+from tests.engines.sagemaker.planning import BUCKET, ROLE
 from tests.fakeaws.control_plane import ACCOUNT, REGION
 from tests.fakeaws.hosting import NO_CAPACITY, NO_PING
-from tests.servers.faulty import Fault, Request, fault_proxy
+from tests.servers.faulty import Fault, Request, fault_proxy, refusal
 
 from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.engines.sagemaker.endpoint_requests import scheduled_at
 from windlass.engines.sagemaker.hosting import Hosting
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.service import NotLoggedIn, Unavailable
@@ -347,6 +350,72 @@ def test_login_of_another_account_does_not_find_the_deployment_absent(world: Wor
             world.undeploy()
     finally:
         world.client = world.new_client()
+
+
+DENIED = refusal(403, "AccessDenied", "Access Denied.")
+OTHER_STORE = f"s3://{BUCKET}/other"
+
+
+@pytest.mark.parametrize("hours", [None, 8])
+def test_undeploy_by_a_target_with_another_store_removes_the_archive(world: World, hours: int | None) -> None:
+    world.deploy(world.request(ends_at=None if hours is None else world.hosting.time() + hours * HOUR))
+    [key] = world.keys()
+    removed = world.deployments(name="second", storage=OTHER_STORE).undeploy("digits", world.said.append)
+    assert f"archive s3://{BUCKET}/{key.removesuffix('model.tar.gz')}" in removed
+    assert world.objects() == []
+
+
+def test_archive_in_another_store_that_is_kept_is_reported(world: World) -> None:
+    world.deploy(world.request(ends_at=None))
+    second = world.deployments(name="second", storage=OTHER_STORE)
+    with pytest.MonkeyPatch.context() as patch, fault_proxy(world.s3_port) as proxy:
+        proxy.fault = lambda request: DENIED if request.method in ("POST", "DELETE") else Fault()
+        patch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        with pytest.raises(EngineError, match=r"left: model .*, archive .*Access Denied"):
+            second.undeploy("digits", world.said.append)
+    second.undeploy("digits", world.said.append)
+    assert world.objects() == []
+
+
+def test_deployment_with_an_archive_in_another_store_is_another_request(world: World) -> None:
+    world.deploy()
+    with pytest.raises(UsageError, match="with another request"):
+        world.deploy(storage=OTHER_STORE)
+    world.hosting.advance(9 * HOUR)
+    assert world.objects() == []
+
+
+def test_end_that_another_target_hands_over_includes_the_archive(world: World) -> None:
+    world.hosting.is_stuck = True
+    deploy_killed_after(world, "created endpoint windlass")
+    with pytest.raises(EngineError, match="left: endpoint") as left:
+        world.deployments(storage=OTHER_STORE).undeploy("digits", world.said.append)
+    assert "EventBridge Scheduler repeats" in left.value.hint
+    world.hosting.advance(25 * HOUR)
+    assert world.objects() == []
+
+
+@pytest.mark.parametrize("expression", ["rate(1 day)", "cron(0 8 * * ? *)"])
+def test_end_of_a_schedule_edited_to_repeat_is_unknown_and_kept(world: World, expression: str) -> None:
+    world.deploy()
+    schedule = world.hosting.schedules["windlass-digits.endpoint"]
+    schedule["ScheduleExpression"] = expression
+    [found] = world.deployments().list()
+    assert (found.ends_at, found.ends_by) == (None, "schedule")
+    with pytest.raises(UsageError, match=re.escape(f"windlass-digits.endpoint has the expression {expression}")):
+        world.deploy()
+    assert world.hosting.schedules["windlass-digits.endpoint"] is schedule
+    assert world.undeploy()
+    assert world.objects() == []
+
+
+def test_end_in_the_time_zone_of_its_schedule_is_kept_by_a_repeated_deploy(world: World) -> None:
+    world.deploy()
+    schedule = world.hosting.schedules["windlass-digits.endpoint"]
+    schedule |= {"ScheduleExpression": "at(2040-01-02T09:00:00)", "ScheduleExpressionTimezone": "Asia/Tokyo"}
+    again = world.deploy()
+    assert again.ends_at == datetime(2040, 1, 2, tzinfo=UTC).timestamp()
+    assert scheduled_at(world.hosting.schedules["windlass-digits.endpoint"]) == again.ends_at
 
 
 def test_leftovers_are_listed_and_removed(world: World) -> None:

@@ -48,8 +48,15 @@ def test_names_fit_into_aws_and_are_read_back(name: str, digest: str) -> None:
 @given(st.floats(1.7e9, 4e9))
 def test_schedules_end_at_or_after_the_requested_second(ends_at: float) -> None:
     endpoint, *later = made(ends_at).schedules
-    assert 0 <= scheduled_at(endpoint) - ends_at < 1
-    assert {scheduled_at(one) - scheduled_at(endpoint) for one in later} == {900.0}
+    at = scheduled_at(endpoint)
+    assert at is not None
+    assert 0 <= at - ends_at < 1
+    assert {scheduled_at(one) for one in later} == {at + 900.0}
+
+
+def test_time_of_a_schedule_in_an_unknown_time_zone_is_unknown() -> None:
+    schedule = {"ScheduleExpression": "at(2040-01-02T09:00:00)", "ScheduleExpressionTimezone": "Nowhere/Land"}
+    assert scheduled_at(schedule) is None
 
 
 def test_settings_of_the_target_are_in_the_requests() -> None:

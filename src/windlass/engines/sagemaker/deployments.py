@@ -238,7 +238,7 @@ class SageMakerDeployments(Deployments):
                 self._access.answered(partial(hosting.delete_schedule, schedule_name(request.name, kind)))
             return None
         role = self._access.schedule_role if first is None else str(first["Target"]["RoleArn"])
-        for body in endpoint_requests.schedules(made.names, self._access.target, role, ends_at):
+        for body in endpoint_requests.schedules(made.names, self._access.target.region, made.archive, role, ends_at):
             if self._access.answered(partial(hosting.create_schedule, body)):
                 continue
             found = self._access.answered(partial(hosting.schedule, body["Name"]))

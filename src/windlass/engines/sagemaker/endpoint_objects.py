@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +13,12 @@ from windlass.engines.deployments import OnProgress
 from windlass.engines.sagemaker import endpoint_requests, objects
 from windlass.engines.sagemaker.endpoint_access import ANSWER_SECONDS, EndpointAccess
 from windlass.engines.sagemaker.endpoint_requests import (
+    DIGEST,
     PART_NAME,
     PREFIX,
     Names,
+    archive_deleted_by,
+    archive_of,
     archives,
     endpoint_name,
     schedule_name,
@@ -26,6 +31,8 @@ REMOVE_SECONDS: Final = 20 * 60.0
 """Maximum seconds in which refused deletions are repeated."""
 PROGRESS_SECONDS: Final = 60.0
 ARCHIVE, SCHEDULE = "archive", "schedule"
+ARCHIVE_FOLDER: Final = re.compile(rf"/deployments/(?P<name>[^/]+)/(?P<digest>{DIGEST})/$")
+"""End of the address of a folder with an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class EndpointObjects:
     def found(self, deployment: str, digest: str = "") -> list[FoundObject]:
         """Returns the objects of a deployment that exist; with a `digest`, only those of that request."""
         found: list[FoundObject] = []
+        named_archives: set[str] = set()
         endpoint = self._access.hosting.describe(ENDPOINT, endpoint_name(deployment))
         parts = {f"{PREFIX}{deployment}-{digest}"} if digest else set()
         if endpoint is not None and (own := PART_NAME.fullmatch(endpoint["EndpointConfigName"])) is not None:
@@ -70,16 +78,38 @@ class EndpointObjects:
             # Lists of AWS may lag; descriptions do not.
             for part in sorted({*parts, *self._access.hosting.names(kind, f"{PREFIX}{deployment}-")}):
                 named = PART_NAME.fullmatch(part)
-                if named is None or named["name"] != deployment or self._access.hosting.describe(kind, part) is None:
+                if named is None or named["name"] != deployment:
                     continue
-                found.append(FoundObject(kind.word, part, named["digest"], kind))
-        folder = archives(self._access.target.storage, deployment)
-        digests = {name.partition("/")[0] for name in objects.names(folder, self._access.home)}
-        found += [FoundObject(ARCHIVE, f"{folder}{one}/", one) for one in sorted(digests)]
+                if (one := self._access.hosting.describe(kind, part)) is not None:
+                    found.append(FoundObject(kind.word, part, named["digest"], kind))
+                    named_archives.add(archive_of(one))
+        schedules = []
         for name in self._access.hosting.schedules(schedule_name(deployment, "")):
             if (schedule := self._access.hosting.schedule(name)) is not None:
-                found.append(FoundObject(SCHEDULE, name, str(schedule.get("Description", ""))))
+                schedules.append(FoundObject(SCHEDULE, name, str(schedule.get("Description", ""))))
+                named_archives.add(archive_deleted_by(schedule))
+        found += [*self._archives(deployment, named_archives), *schedules]
         return [one for one in found if not digest or one.digest == digest]
+
+    def _archives(self, deployment: str, named: Collection[str]) -> Iterator[FoundObject]:
+        """Yields the archives of a deployment in the store of this target, and those that models and schedules name,
+        which are in the store of another target.
+        """
+        folder = archives(self._access.target.storage, deployment)
+        stored = (name.partition("/") for name in objects.names(folder, self._access.home))
+        own = {f"{folder}{digest}/" for digest, is_folder, _ in stored if is_folder}
+        for address in sorted({*own, *named}):
+            part = ARCHIVE_FOLDER.search(address)
+            if part is None or part["name"] != deployment:
+                continue
+            if address in own or (not address.startswith(folder) and self._may_exist(address)):
+                yield FoundObject(ARCHIVE, address, part["digest"])
+
+    def _may_exist(self, address: str) -> bool:
+        """Whether an archive of another target exists, or its store does not answer this user."""
+        with contextlib.suppress(EngineError):
+            return objects.has_any(address, self._access.home)
+        return True
 
     def remove(self, deployment: str, digest: str, on_progress: OnProgress) -> tuple[str, ...]:
         """Removes the objects that `found` returns, waits until they are gone, and returns what was removed.
@@ -116,9 +146,13 @@ class EndpointObjects:
         raise EngineError(f"{what}: {why}" if why else what, self._hand_over(deployment, left or []))
 
     def _delete_stage(self, left: Sequence[FoundObject]) -> None:
-        """Deletes the endpoint; without one, what it uses; and the schedules last. Raises the last EngineError."""
+        """Deletes the endpoint; without one, what it uses; and the schedules last. Raises the last EngineError.
+
+        The model is deleted after its archive, because it may be the only object that names the archive's address.
+        """
         endpoints = [one for one in left if one.kind is ENDPOINT]
-        stage = endpoints or [one for one in left if one.word != SCHEDULE] or left
+        parts = [one for one in left if one.word != SCHEDULE]
+        stage = endpoints or [one for one in parts if one.kind is not MODEL] or parts or left
         refused: EngineError | None = None
         for one in stage:
             try:
@@ -140,9 +174,11 @@ class EndpointObjects:
         if not digest or not self._access.target.schedule_role:
             return again
         soon, names = self._access.clock.time() + PROGRESS_SECONDS, Names(deployment, digest)
+        found = (one.name for one in left if one.word == ARCHIVE and one.digest == digest)
+        archive = next(found, names.archive(self._access.target.storage))
         try:
             role = self._access.schedule_role
-            for body in endpoint_requests.schedules(names, self._access.target, role, soon):
+            for body in endpoint_requests.schedules(names, self._access.target.region, archive, role, soon):
                 if not self._access.hosting.create_schedule(body):
                     self._access.hosting.update_schedule(body)
         except EngineError:

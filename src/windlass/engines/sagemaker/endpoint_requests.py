@@ -105,7 +105,8 @@ def requests(
 ) -> Requests:
     """Returns the requests of a deployment. `role` and `schedule_role` are ARNs; `model_digest` is that of the files.
 
-    The names depend on everything but the end of the deployment, which a repeated deploy may change.
+    The names depend on everything but the end of the deployment, which a repeated deploy may change. `storage:` of the
+    target is a part: the schedules of a deployment delete the archive at one address.
     """
     container: dict[str, Any] = {"Image": image, "Environment": _environment(target)}
     model = {
@@ -120,7 +121,8 @@ def requests(
     }
     variant = _variant(request)
     key = {} if target.kms_key is None or request.is_serverless else {"KmsKeyId": target.kms_key}
-    said = json.dumps([request.name, request.owner, request.run_id, model_digest, model, variant, key], sort_keys=True)
+    folder = archives(target.storage, request.name)
+    said = json.dumps([folder, request.owner, request.run_id, model_digest, model, variant, key], sort_keys=True)
     names = Names(request.name, hashlib.sha256(said.encode()).hexdigest()[:DIGEST_DIGITS])
     archive = names.archive(target.storage)
     container["ModelDataUrl"] = f"{archive}{layout.MODEL_ARCHIVE}"
@@ -135,14 +137,16 @@ def requests(
             "Tags": tags,
         },
         {"EndpointName": names.endpoint, "EndpointConfigName": names.part, "Tags": tags},
-        () if request.ends_at is None else schedules(names, target, schedule_role, request.ends_at),
+        () if request.ends_at is None else schedules(names, target.region, archive, schedule_role, request.ends_at),
         archive,
     )
 
 
-def schedules(names: Names, target: SageMakerTarget, role: str, ends_at: float) -> tuple[Body, ...]:
-    """Returns the one-time schedules that delete a deployment at `ends_at`, in Unix seconds."""
-    bucket, _, key = f"{names.archive(target.storage)}{layout.MODEL_ARCHIVE}".removeprefix("s3://").partition("/")
+def schedules(names: Names, region: str, archive: str, role: str, ends_at: float) -> tuple[Body, ...]:
+    """Returns the one-time schedules that delete a deployment at `ends_at`, in Unix seconds. `archive` is the address
+    of the folder with its archive.
+    """
+    bucket, _, key = f"{archive}{layout.MODEL_ARCHIVE}".removeprefix("s3://").partition("/")
     calls = {
         "endpoint": ("sagemaker:deleteEndpoint", {"EndpointName": names.endpoint}),
         "config": ("sagemaker:deleteEndpointConfig", {"EndpointConfigName": names.part}),
@@ -157,7 +161,7 @@ def schedules(names: Names, target: SageMakerTarget, role: str, ends_at: float) 
             "FlexibleTimeWindow": {"Mode": "OFF"},
             "ActionAfterCompletion": "DELETE",
             "Target": {
-                "Arn": f"arn:{partition(target.region)}:scheduler:::aws-sdk:{call}",
+                "Arn": f"arn:{partition(region)}:scheduler:::aws-sdk:{call}",
                 "RoleArn": role,
                 "Input": json.dumps(given),
                 "RetryPolicy": {"MaximumEventAgeInSeconds": RETRY_SECONDS, "MaximumRetryAttempts": MAX_RETRIES},
@@ -165,6 +169,21 @@ def schedules(names: Names, target: SageMakerTarget, role: str, ends_at: float) 
         }
         for kind, (call, given) in calls.items()
     )
+
+
+def archive_of(model: Body) -> str:
+    """Returns the address of the folder with the archive of a model; empty if the model has none."""
+    address = str(model.get("PrimaryContainer", {}).get("ModelDataUrl", ""))
+    return address.removesuffix(layout.MODEL_ARCHIVE)
+
+
+def archive_deleted_by(schedule: Body) -> str:
+    """Returns the address of the folder whose archive a schedule deletes; empty if it deletes none."""
+    try:
+        given = json.loads(schedule["Target"]["Input"])
+        return f"s3://{given['Bucket']}/{given['Key']}".removesuffix(layout.MODEL_ARCHIVE)
+    except (KeyError, TypeError, ValueError):  # of another kind, or edited by a user
+        return ""
 
 
 def scheduled_at(schedule: Body) -> float:
