@@ -228,11 +228,16 @@ class SageMakerDeployments(Deployments):
         """Creates the schedules and returns the end of the deployment, in Unix seconds; None if it never ends.
 
         The schedule of the endpoint reserves the name, and keeps its time if the deploy is repeated. Raises UsageError
-        if another request has the name, EngineError.
+        if another request has the name or the schedule has no time, EngineError.
         """
         hosting = self._access.hosting
         first = self._access.answered(partial(hosting.schedule, schedule_name(request.name, "endpoint")))
         ends_at = request.ends_at if first is None else scheduled_at(first)
+        if first is not None and ends_at is None:
+            raise UsageError(
+                f"schedule {first['Name']} has the expression {first['ScheduleExpression']}: the end is unknown",
+                "in the console of EventBridge Scheduler, make it a one-time schedule or delete it",
+            )
         if ends_at is None:
             for kind in LAST:
                 self._access.answered(partial(hosting.delete_schedule, schedule_name(request.name, kind)))

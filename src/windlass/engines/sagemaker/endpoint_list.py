@@ -111,7 +111,7 @@ class EndpointList:
             run_id=tags.get(layout.RUN_TAG, ""),
             cause="" if is_ending else "it has no endpoint: a deploy is in progress, or was interrupted",
             ends_at=ends_at,
-            ends_by="" if ends_at is None else "schedule",
+            ends_by="" if schedule is None else "schedule",
             objects=tuple(str(one) for one in left),
         )
 

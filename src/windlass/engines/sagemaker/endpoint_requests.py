@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from windlass.engines.deployments import NAME_PATTERN, DeploymentRequest
 from windlass.engines.sagemaker import layout
@@ -186,9 +187,17 @@ def archive_deleted_by(schedule: Body) -> str:
         return ""
 
 
-def scheduled_at(schedule: Body) -> float:
-    """Returns the time of a one-time schedule in Unix seconds."""
-    return datetime.strptime(f"{schedule['ScheduleExpression']} +0000", "at(%Y-%m-%dT%H:%M:%S) %z").timestamp()
+def scheduled_at(schedule: Body) -> float | None:
+    """Returns the time of a one-time schedule in Unix seconds; None if a user has edited it to repeat, or into a time
+    zone that this machine does not know.
+    """
+    try:
+        name = schedule.get("ScheduleExpressionTimezone", "UTC")
+        zone = UTC if name == "UTC" else ZoneInfo(name)  # small container images have no time zones
+        at = datetime.strptime(schedule["ScheduleExpression"], "at(%Y-%m-%dT%H:%M:%S)")
+    except (ValueError, ZoneInfoNotFoundError):
+        return None
+    return at.replace(tzinfo=zone).timestamp()
 
 
 def _moment(seconds: float) -> str:
