@@ -265,6 +265,11 @@ class Hosting:
         return {"EndpointArn": arn}
 
     def _DescribeEndpoint(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if len(body["EndpointName"]) > 63 or re.fullmatch("[a-zA-Z0-9](-*[a-zA-Z0-9])*", body["EndpointName"]) is None:
+            message = (
+                f"1 validation error: Value '{body['EndpointName']}' at 'endpointName' failed to satisfy constraint"
+            )
+            raise AwsError("ValidationException", message)
         return self._get(self.endpoints, "endpoint", "endpoint", body["EndpointName"])
 
     def _DeleteEndpoint(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -418,6 +418,38 @@ def test_end_in_the_time_zone_of_its_schedule_is_kept_by_a_repeated_deploy(world
     assert scheduled_at(world.hosting.schedules["windlass-digits.endpoint"]) == again.ends_at
 
 
+def test_files_and_folders_of_others_in_the_store_are_left(world: World) -> None:
+    others = ("README", "digits/README", "digits/older/model.tar.gz")
+    for name in others:
+        world.s3.put_object(Bucket=BUCKET, Key=f"windlass/deployments/{name}", Body=b"")
+    world.deploy()
+    world.undeploy()
+    assert world.objects() == [f"windlass/deployments/{name}" for name in others]
+    assert world.deployments().list() == ()
+
+
+def test_object_that_is_created_again_and_again_is_reported_as_left(world: World) -> None:
+    world.deploy(world.request(ends_at=None))
+    [(name, model)] = world.hosting.models.items()
+
+    def create_again(operation: str) -> None:
+        if operation == "ListModels":
+            world.hosting.models[name] = model
+
+    world.plane.on_call = create_again
+    with pytest.raises(EngineError, match=f"left: model {name}\n"):
+        world.undeploy()
+
+
+@pytest.mark.parametrize("name", ["foo_bar", 60 * "a"])
+def test_objects_whose_names_no_deployment_has_are_not_listed(world: World, name: str) -> None:
+    world.deploy()
+    schedule = world.hosting.schedules["windlass-digits.endpoint"]
+    world.hosting.schedules[f"windlass-{name}"] = {**schedule, "Name": f"windlass-{name}"}
+    world.s3.put_object(Bucket=BUCKET, Key=f"windlass/deployments/{name}/model.tar.gz", Body=b"")
+    assert [one.name for one in world.deployments().list()] == ["digits"]
+
+
 def test_leftovers_are_listed_and_removed(world: World) -> None:
     deploy_killed_after(world, "created endpoint configuration")
     [left] = world.deployments().list()

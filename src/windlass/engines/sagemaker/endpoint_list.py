@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.engines.deployments import NAME_PATTERN, Deployment, DeploymentPhase
 from windlass.engines.sagemaker import endpoint_requests, layout, objects
 from windlass.engines.sagemaker.description import seconds_of
 from windlass.engines.sagemaker.endpoint_access import EndpointAccess
@@ -58,6 +59,8 @@ class EndpointList:
         }
         found: dict[str, Deployment] = {}
         for name in sorted({*own, *(name.removeprefix(PREFIX) for name in access.hosting.names(ENDPOINT))}):
+            if re.fullmatch(NAME_PATTERN, name) is None:  # not of Windlass, and maybe no name of an endpoint
+                continue
             endpoint = access.hosting.describe(ENDPOINT, endpoint_name(name))
             if endpoint is not None and PART_NAME.fullmatch(endpoint["EndpointConfigName"]):
                 found[name] = self.deployment(name, endpoint)

@@ -122,6 +122,7 @@ class EndpointObjects:
         why, began = "", self._access.clock.time()
         heard_at = said_at = began
         while True:
+            before, waits = left, True
             try:
                 left = self.found(deployment, digest)
                 heard_at = self._access.clock.time()
@@ -129,8 +130,8 @@ class EndpointObjects:
                     return tuple(removed)
                 removed.update(dict.fromkeys(map(str, left)))
                 self._delete_stage(left)
-                if not any(one.kind is ENDPOINT for one in left):
-                    continue  # only endpoints are deleted later than AWS answers
+                # Only endpoints are deleted later than AWS answers.
+                waits = left == before or any(one.kind is ENDPOINT for one in left)
             except EngineError as error:
                 why = error.message
                 if isinstance(error, LoginFailed) or (isinstance(error, Refused) and error.code in DENIED_CODES):
@@ -141,7 +142,8 @@ class EndpointObjects:
             if left and now - said_at >= PROGRESS_SECONDS:
                 said_at = now
                 on_progress(f"waiting until {listed(left)} is gone{f': {why}' if why else ''}")
-            self._access.pause(now - began)
+            if waits:
+                self._access.pause(now - began)
         what = "it is unknown what is left" if left is None else f"left: {listed(left)}"
         raise EngineError(f"{what}: {why}" if why else what, self._hand_over(deployment, left or []))
 
