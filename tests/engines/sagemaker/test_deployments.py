@@ -450,6 +450,47 @@ def test_objects_whose_names_no_deployment_has_are_not_listed(world: World, name
     assert [one.name for one in world.deployments().list()] == ["digits"]
 
 
+def test_model_that_can_no_longer_be_packed_leaves_nothing(world: World) -> None:
+    link = world.model / "passwd"
+
+    def on_progress(line: str) -> None:
+        if line.startswith("EventBridge Scheduler deletes"):
+            link.symlink_to("/etc/passwd")
+
+    deployments = world.deployments()
+    try:
+        with pytest.raises(WindlassError, match="leads out of"):
+            deployments.deploy(deployments.plan(world.request()), on_progress)
+    finally:
+        link.unlink()
+    assert world.objects() == []
+
+
+@pytest.mark.parametrize("operation", ["CreateModel", "DescribeEndpoint"])
+def test_failure_of_a_second_deploy_keeps_the_endpoint_of_the_first(world: World, operation: str) -> None:
+    deploy_killed_after(world, "created endpoint windlass")
+    before = world.objects()
+
+    def refuse(line: str) -> None:
+        if line.startswith("EventBridge Scheduler deletes"):
+            world.plane.refuse(operation, "AccessDeniedException", "not authorized", times=1)
+
+    deployments = world.deployments()
+    with pytest.raises(EngineError, match="not authorized") as refused:
+        deployments.deploy(deployments.plan(world.request()), refuse)
+    assert refused.value.message.endswith("endpoint windlass-digits, which existed before, is kept")
+    assert world.objects() == before
+    assert world.deploy().phase is DeploymentPhase.READY
+
+
+def test_endpoint_of_a_killed_deploy_that_fails_is_removed_by_the_next(world: World) -> None:
+    world.hosting.fails_with = NO_CAPACITY
+    deploy_killed_after(world, "created endpoint windlass")
+    with pytest.raises(EngineError, match="InsufficientInstanceCapacity"):
+        world.deploy()
+    assert world.objects() == []
+
+
 def test_leftovers_are_listed_and_removed(world: World) -> None:
     deploy_killed_after(world, "created endpoint configuration")
     [left] = world.deployments().list()

@@ -49,6 +49,10 @@ CREATE_SECONDS: Final = 35 * 60.0
 PROGRESS_SECONDS: Final = 60.0
 
 
+class EndpointFailed(EngineError):
+    """An endpoint has failed, or does not become ready."""
+
+
 class SageMakerDeployments(Deployments):
     """Deployments of one target."""
 
@@ -165,18 +169,24 @@ class SageMakerDeployments(Deployments):
             self._access.answered(partial(self._access.hosting.tag, arn, tags))
             on_progress(f"endpoint {made.names.endpoint} is ready")
         else:
-            before = self._create_or_remove(made, plan.request, on_progress)
+            before = self._create_or_remove(made, plan.request, on_progress, is_new=before is None)
         return self._access.answered(partial(self._list.deployment, plan.request.name, before))
 
-    def _create_or_remove(self, made: Requests, request: DeploymentRequest, on_progress: OnProgress) -> Body:
+    def _create_or_remove(
+        self, made: Requests, request: DeploymentRequest, on_progress: OnProgress, *, is_new: bool
+    ) -> Body:
         """Creates all objects, waits until the endpoint is ready, and returns its description.
 
-        Raises EngineError with the first cause, after all that was created is removed, or with what is left.
+        Raises EngineError with the first cause, after all that was created is removed, or with what is left. An
+        endpoint that is not new is kept unless it has failed: another machine may be waiting for it.
         """
         try:
             self._create(made, request, on_progress)
             return self._wait_ready(made.names, on_progress)
         except EngineError as error:
+            if not is_new and not isinstance(error, EndpointFailed):
+                kept = f"{error.message}; endpoint {made.names.endpoint}, which existed before, is kept"
+                raise EngineError(kept, error.hint or self._hint(error.message)) from error
             on_progress(f"{error.message}; removing what was created")
             try:
                 self._objects.remove(request.name, made.names.digest, on_progress)
@@ -215,6 +225,8 @@ class SageMakerDeployments(Deployments):
                 raise EngineError(
                     f"the model cannot be packed: {error.strerror}", "is there space in TMPDIR?"
                 ) from error
+            except UsageError as error:  # a file has changed since the plan; the schedules exist by now
+                raise EngineError(error.message, error.hint) from error
             objects.upload(made.archive, layout.MODEL_ARCHIVE, archive, self._access.home)
         on_progress(f"uploaded the model to {made.archive}")
         hosting = self._access.hosting
@@ -276,14 +288,14 @@ class SageMakerDeployments(Deployments):
                 on_progress(f"endpoint {names.endpoint} is Creating for {waited / 60:.0f} minutes")
             self._access.pause(waited)
 
-    def _failure(self, endpoint: str, found: Body) -> EngineError:
+    def _failure(self, endpoint: str, found: Body) -> EndpointFailed:
         """Returns the error for an endpoint that has failed, with the first cause that AWS reports."""
         reason = str(found.get("FailureReason") or f"AWS reports no reason, and status {found['EndpointStatus']}")
         message, hint = f"endpoint {endpoint} has failed: {reason}", ""
         if "capacity" in reason.lower():
-            return EngineError(message, "name another instance type: --instance, or try again later")
+            return EndpointFailed(message, "name another instance type: --instance, or try again later")
         if (lines := self._log_lines(endpoint)) is None:
-            return EngineError(
+            return EndpointFailed(
                 f"{message} Its container has no log group: it did not start, or may write no logs",
                 "has the image a program `serve`, and may role: write logs? "
                 f"windlass check --on {self._access.target.name} --role prints its policy",
@@ -291,7 +303,7 @@ class SageMakerDeployments(Deployments):
         errors = [line for line in lines if "Error" in line or "Exception" in line] or lines
         said = f" Its log: {errors[-1].strip()[:500]}" if errors else ""
         hint = f"aws logs tail {LOG_GROUP}{endpoint}" if lines else "read the log in CloudWatch"
-        return EngineError(f"{message}{said}", hint)
+        return EndpointFailed(f"{message}{said}", hint)
 
     def _hint(self, message: str) -> str:
         """Returns what to do about a refused request."""
@@ -306,12 +318,12 @@ class SageMakerDeployments(Deployments):
                 return hint
         return ""
 
-    def _stuck(self, endpoint: str) -> EngineError:
+    def _stuck(self, endpoint: str) -> EndpointFailed:
         """Returns the error for an endpoint that does not become ready."""
         minutes = int(CREATE_SECONDS // 60)
         lines = self._log_lines(endpoint)
         said = f"its log ends with: {lines[-1].strip()[:500]}" if lines else "it has no log, and AWS reports no reason"
-        return EngineError(
+        return EndpointFailed(
             f"endpoint {endpoint} is still Creating after {minutes} minutes: {said}",
             "try another instance type or region; AWS has such endpoints fail after about an hour",
         )
