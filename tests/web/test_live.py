@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ async def next_event(stream: AsyncIterator[Any], name: str) -> Any:
 def test_restart_of_a_rank_reaches_an_open_page(page: Page) -> None:
     async def follow() -> None:
         writer = begin(page)
-        stream = change_stream(page.changes, page.site.is_ending).body_iterator  # type: ignore[attr-defined]
+        stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         assert "retry" in await anext(stream)
         first = asyncio.ensure_future(next_event(stream, "changed"))
         await subscribed(page)
@@ -67,7 +68,7 @@ async def subscribed(page: Page) -> None:
 
 def test_new_run_changes_the_list(page: Page) -> None:
     async def follow() -> None:
-        stream = change_stream(page.changes, page.site.is_ending).body_iterator  # type: ignore[attr-defined]
+        stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         await anext(stream)
         first = asyncio.ensure_future(next_event(stream, "changed"))
         await subscribed(page)
@@ -83,7 +84,7 @@ def test_new_run_changes_the_list(page: Page) -> None:
 
 def test_thread_ends_with_the_last_page(page: Page) -> None:
     async def follow() -> None:
-        stream = change_stream(page.changes, page.site.is_ending).body_iterator  # type: ignore[attr-defined]
+        stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         await anext(stream)
         await subscribed(page)
         await stream.aclose()
@@ -97,7 +98,7 @@ def test_thread_ends_with_the_last_page(page: Page) -> None:
 def test_stream_ends_when_the_server_shuts_down(tmp_path: Path) -> None:
     async def follow() -> None:
         with page_over(tmp_path, small_record(tmp_path)) as page:
-            stream = change_stream(page.changes, lambda: True).body_iterator  # type: ignore[attr-defined]
+            stream = change_stream(replace(page.site, is_ending=lambda: True), page.changes).body_iterator  # type: ignore[attr-defined]
             async with asyncio.timeout(SECONDS):
                 assert ["retry" in text async for text in stream] == [True]
 
@@ -108,11 +109,11 @@ def test_number_of_streams_is_bounded(page: Page, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(live, "MAX_STREAMS", 1)
 
     async def follow() -> None:
-        stream = change_stream(page.changes, page.site.is_ending).body_iterator  # type: ignore[attr-defined]
+        stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         await anext(stream)
-        assert change_stream(page.changes, page.site.is_ending).status_code == 503
+        assert change_stream(page.site, page.changes).status_code == 503
         await stream.aclose()
-        assert change_stream(page.changes, page.site.is_ending).status_code == 200
+        assert change_stream(page.site, page.changes).status_code == 200
 
     asyncio.run(follow())
 

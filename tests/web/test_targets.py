@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from windlass.errors import EngineError
 from windlass.runs import events
 from windlass.runs.record import created
 from windlass.web import targets
+from windlass.web.live import change_stream
 
 
 class Cluster:
@@ -111,3 +113,25 @@ def test_damaged_targets_file_leaves_the_runs_of_this_machine(tmp_path: Path) ->
         found = page.client.get("/runs.json").json()
         assert [one["name"] for one in found["targets"]] == ["local"]
         assert [run["id"] for run in found["runs"]] == [page.run_id]
+
+
+def test_targets_are_asked_as_long_as_a_page_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open page makes no request until something changes; its stream of changes is its only sign of life."""
+    cluster = Cluster()
+    cluster.may_answer.set()
+    monkeypatch.setattr(targets, "REMOTE_SECONDS", 0.01)
+    with page_with(tmp_path, cluster) as page:
+        monkeypatch.setattr(targets, "UNUSED_SECONDS", 0.0)
+        page.client.get("/")
+        until(lambda: not page.site.targets._has_use.is_set())
+        monkeypatch.undo()
+        cluster.asked.clear()
+
+        async def follow() -> None:
+            stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
+            await anext(stream)
+            turn = asyncio.ensure_future(anext(stream))
+            await asyncio.to_thread(until, cluster.asked.is_set)
+            turn.cancel()
+
+        asyncio.run(follow())

@@ -142,7 +142,7 @@ class Handlers:
 
     async def events(self, request: Request) -> Response:
         """Returns the stream of changed runs."""
-        return change_stream(self._changes, self._site.is_ending)
+        return change_stream(self._site, self._changes)
 
     async def live_log(self, request: Request) -> Response:
         """Returns the stream of new log lines of a run."""

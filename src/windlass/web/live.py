@@ -143,18 +143,22 @@ class ChangeFeed:
             return not self._subscribers
 
 
-def change_stream(changes: ChangeFeed, is_ending: Callable[[], bool]) -> Response:
-    """Returns the stream of events `changed`, whose data are the ids of changed runs: `{"runs": ["digits-7f3k2"]}`."""
+def change_stream(site: Site, changes: ChangeFeed) -> Response:
+    """Returns the stream of events `changed`, whose data are the ids of changed runs: `{"runs": ["digits-7f3k2"]}`.
+
+    Targets are asked as long as it is open: a page makes no request until something changes.
+    """
     if changes.is_full:
         return _too_many()
-    return _stream(_changed(changes, is_ending), changes)
+    return _stream(_changed(site, changes), changes)
 
 
-async def _changed(changes: ChangeFeed, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
+async def _changed(site: Site, changes: ChangeFeed) -> AsyncIterator[str]:
     with changes.subscribed() as subscriber:
         yield "retry: 2000\n\n"
         idle = 0.0
-        while not is_ending():
+        while not site.is_ending():
+            site.targets.stay()
             found = await subscriber.take(WAIT_SECONDS)
             idle = idle + WAIT_SECONDS if found is None else 0.0
             if found is not None:

@@ -93,10 +93,14 @@ class TargetPoller:
         self._ended.set()
         self._has_use.set()
 
-    def use(self) -> None:
-        """Asks the targets from now on, for `UNUSED_SECONDS`. Returns at once."""
+    def stay(self) -> None:
+        """Asks the targets that are asked already for another `UNUSED_SECONDS`, without reading any file."""
         self._used_at = time.monotonic()
         self._has_use.set()
+
+    def use(self) -> None:
+        """Asks the targets from now on, for `UNUSED_SECONDS`. Returns at once."""
+        self.stay()
         for known in self.known():
             name = known.name if known.kind in TARGETS else DEFAULT
             with self._lock:
