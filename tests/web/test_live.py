@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.until import until
 from tests.web.page import Page, page_over
 from tests.web.records import small_record
 
@@ -46,10 +47,9 @@ def test_restart_of_a_rank_reaches_an_open_page(page: Page) -> None:
         writer = begin(page)
         stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         assert "retry" in await anext(stream)
-        first = asyncio.ensure_future(next_event(stream, "changed"))
-        await subscribed(page)
+        await subscribed(stream)
         writer.append(events.AttemptStarted(number=1, world_size=1))
-        assert await first == {"runs": ["live-1"]}
+        assert await next_event(stream, "changed") == {"runs": ["live-1"]}
         writer.append(events.AttemptEnded(Phase.FAILED, reason="failure"))
         assert await next_event(stream, "changed") == {"runs": ["live-1"]}
         writer.append(events.RunEnded(Phase.FAILED, 1))
@@ -59,21 +59,29 @@ def test_restart_of_a_rank_reaches_an_open_page(page: Page) -> None:
     asyncio.run(follow())
 
 
-async def subscribed(page: Page) -> None:
+async def subscribed(stream: AsyncIterator[Any]) -> None:
     """Waits until the thread of the feed has read the record for the first time."""
-    async with asyncio.timeout(SECONDS):
-        while not page.changes.is_watching:
-            await asyncio.sleep(0)
+    assert await next_event(stream, "changed") == {"runs": []}
+
+
+def test_page_is_refreshed_when_its_stream_begins(page: Page) -> None:
+    """The run may have ended after the page was rendered, and before the feed has read the record."""
+
+    async def follow() -> None:
+        for _ in range(2):  # the thread of the feed is started, and runs already
+            stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
+            assert await next_event(stream, "changed") == {"runs": []}
+
+    asyncio.run(follow())
 
 
 def test_new_run_changes_the_list(page: Page) -> None:
     async def follow() -> None:
         stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         await anext(stream)
-        first = asyncio.ensure_future(next_event(stream, "changed"))
-        await subscribed(page)
+        await subscribed(stream)
         writer = begin(page)
-        assert await first == {"runs": ["live-1"]}
+        assert await next_event(stream, "changed") == {"runs": ["live-1"]}
         await stream.aclose()
         found = page.client.get("/runs.json?phase=active").json()["runs"]
         assert [run["id"] for run in found] == ["live-1"]
@@ -86,13 +94,11 @@ def test_thread_ends_with_the_last_page(page: Page) -> None:
     async def follow() -> None:
         stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
         await anext(stream)
-        await subscribed(page)
+        await subscribed(stream)
         await stream.aclose()
-        async with asyncio.timeout(SECONDS):
-            while page.changes.is_watching:
-                await asyncio.sleep(0)
 
     asyncio.run(follow())
+    until(lambda: page.changes._thread is None)
 
 
 def test_stream_ends_when_the_server_shuts_down(tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ class ChangeFeed:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._num_streams = 0
-        self._is_watching = False
 
     def notify(self, runs: set[str]) -> None:
         """Tells every open page that these runs, or with an empty set the list of runs, may have changed."""
@@ -90,11 +89,6 @@ class ChangeFeed:
         """Whether no more streams may be opened."""
         return self._num_streams >= MAX_STREAMS
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether the thread has read the record, and notices each later change."""
-        return self._is_watching
-
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Counts one open stream until the end of the block. Must be used in the event loop."""
@@ -106,11 +100,16 @@ class ChangeFeed:
 
     @contextlib.contextmanager
     def subscribed(self) -> Iterator[Subscriber]:
-        """Yields a subscriber that receives changes until the end of the block. Must be used in an event loop."""
+        """Yields a subscriber that receives changes until the end of the block. Must be used in an event loop.
+
+        Its first change is an empty set: what changed between the rendering of its page and now is not known.
+        """
         one = Subscriber()
         with self._lock:
             self._subscribers.add(one)
-            if self._thread is None:
+            if self._thread is not None:
+                one.add(set())
+            else:
                 self._thread = threading.Thread(target=self._watch, name="windlass-changes", daemon=True)
                 self._thread.start()
         try:
@@ -124,7 +123,7 @@ class ChangeFeed:
         while not self._ends():
             with contextlib.suppress(WindlassError), self._records.open() as store:
                 version, marks, count = store.changes(), store.marks(), store.count_all()
-                self._is_watching = True
+                self.notify(set())  # of changes before these marks
                 while self._subscribers:
                     time.sleep(POLL_SECONDS)
                     if (newer := store.changes()) == version:
@@ -139,7 +138,7 @@ class ChangeFeed:
     def _ends(self) -> bool:
         with self._lock:
             if not self._subscribers:
-                self._thread, self._is_watching = None, False
+                self._thread = None
             return not self._subscribers
 
 

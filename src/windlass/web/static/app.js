@@ -46,6 +46,7 @@ function showTimes() {
 setInterval(showTimes, 1000);
 
 // -- live updates: elements with data-live="RUN", or "*" for any change, receive the event `changed` --
+// A stream begins with a change of unknown runs, so that nothing is lost before it was opened.
 const live = $("#live");
 let stream = null;
 let isHeld = false;  // a click on, or a selection of, text that is replaced meanwhile would be lost
@@ -76,11 +77,9 @@ function changed(runs) {
 }
 function listen() {
   if (stream || document.hidden) return;
-  let isLost = false;
   stream = new EventSource("/events");
-  stream.onopen = () => { if (isLost) changed([]); isLost = false; setLive("live"); };
+  stream.onopen = () => setLive("live");
   stream.onerror = () => {
-    isLost = true;
     setLive("reconnecting");
     if (stream.readyState === EventSource.CLOSED) { stream = null; setTimeout(listen, 3000); }
   };
