@@ -61,7 +61,7 @@ def page_over(
     context = Context({"WINDLASS_HOME": str(home), "HOME": str(folder)}, folder)
     records = Records(context)
     changes = ChangeFeed(records)
-    targets = TargetPoller(context, records, connect=connect)
+    targets = TargetPoller(context, records, changes.notify, connect)
     site = Site(context, records, Sessions(), targets, may_act, "secret-of-open")
     app = make_app(site, "127.0.0.1", PORT, changes)
     found = site.sessions.exchange(site.sessions.new_token())

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from tests.web.records import small_record
 
 from windlass.engines.values import Placement, RunState
 from windlass.errors import EngineError
+from windlass.plan.plan import NO_PLAN
 from windlass.runs import events
+from windlass.runs.phase import Phase
 from windlass.runs.record import created
+from windlass.runs.store import Store
 from windlass.web import targets
 from windlass.web.live import change_stream
 
@@ -133,5 +137,48 @@ def test_targets_are_asked_as_long_as_a_page_is_open(tmp_path: Path, monkeypatch
             turn = asyncio.ensure_future(anext(stream))
             await asyncio.to_thread(until, cluster.asked.is_set)
             turn.cancel()
+
+        asyncio.run(follow())
+
+
+def ended_in_the_cluster(page: Page) -> str:
+    """The id of an ended run of the target `lab`, whose metrics were not copied."""
+    plan = replace(NO_PLAN, run_id="lab-1", engine="local", target="lab").to_text()
+    with Store(page.home) as store:
+        writer = store.create("lab-1", name="lab", target="lab", output_dir="/o", plan=plan, time=1.0)
+        writer.append(events.RunEnded(Phase.SUCCEEDED, 0))
+        writer.close()
+    return "lab-1"
+
+
+def test_metrics_that_were_not_copied_yet_are_unknown_rather_than_none(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with page_with(tmp_path, cluster) as page:
+        run_id = ended_in_the_cluster(page)
+
+        def notes() -> list[str]:
+            paths = (f"/runs/{run_id}/metrics.json", f"/compare.json?run={run_id}")
+            return [page.client.get(path).json()["note"] for path in paths]
+
+        why = "not on this machine: lab has not answered yet."
+        assert notes() == [f"The metrics are {why}", f"The metrics of 1 of 1 runs are {why}"]
+        cluster.may_answer.set()
+        assert until(lambda: (found := notes())[0] == "" and found)[1] == "None of these runs has metrics."
+
+
+@pytest.mark.parametrize("path", ["/runs/lab-1/metrics.json", "/compare?run=lab-1"])
+def test_copied_metrics_reach_an_open_page(tmp_path: Path, path: str) -> None:
+    cluster = Cluster()
+    with page_with(tmp_path, cluster) as page:
+        ended_in_the_cluster(page)
+
+        async def follow() -> None:
+            stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
+            await anext(stream)
+            assert '"runs": []' in await anext(stream)
+            await asyncio.to_thread(page.client.get, path)
+            cluster.may_answer.set()
+            while '"runs": ["lab-1"]' not in await anext(stream):
+                pass
 
         asyncio.run(follow())

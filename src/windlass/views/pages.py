@@ -356,6 +356,8 @@ class MetricsData:
     names: tuple[MetricName, ...]
     """All metrics of the run, `loss` first; at most 500."""
     curves: tuple[Curve, ...]
+    note: str
+    """Why this machine does not have the metrics yet; empty if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +393,8 @@ class ComparePage:
     """Settings that differ; at most 100."""
     names: tuple[str, ...]
     """Names of the metrics of the runs, `loss` first; at most 500."""
+    note: str
+    """Why metrics are missing; empty if each run has some."""
     missing: tuple[str, ...]
     """Ids of the query that are not recorded on this machine."""
 

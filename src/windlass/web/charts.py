@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.runs.metrics import FILE, Series, as_json, parse_metrics, read_metrics, thin
 from windlass.views.pages import Curve, HeatMap, HeatRow, MetricName, MetricsData
+from windlass.web.files import state_of
 from windlass.web.site import Site
 from windlass.worker.metrics import NODE, STEP_SECONDS
 
@@ -30,15 +31,16 @@ SLOWER: Final = 1.1
 """Ratio to the median above which a rank counts as a straggler."""
 
 
+def why_missing(site: Site, store: Store, run_id: str, target: str) -> str:
+    """Has the metrics of a run copied from its target, and returns why this machine has none yet; empty if it has."""
+    why = site.targets.view(run_id, target)
+    return "" if (store.run_dir(run_id) / FILE).exists() else why
+
+
 def series_of(site: Site, store: Store, run_id: str) -> tuple[Series, ...]:
-    """Returns the series of a run, parsed again only if the file has changed. Raises NoSuchRun."""
-    site.targets.view(run_id, store.status(run_id, with_progress=False).target)
+    """Returns the series of a run, parsed again only if the file has changed. Raises OSError."""
     path = store.run_dir(run_id) / FILE
-    try:
-        about = path.stat()
-    except OSError:
-        return ()
-    return site.metrics.get(run_id, (about.st_size, about.st_mtime_ns), lambda: read_metrics(path))
+    return site.metrics.get(run_id, state_of(path), lambda: read_metrics(path))
 
 
 def metrics_data(site: Site, run_id: str, given: Query) -> MetricsData:
@@ -47,8 +49,9 @@ def metrics_data(site: Site, run_id: str, given: Query) -> MetricsData:
     `source` and `rank` select a curve; by default the curves of the lowest ranks are returned. Raises NoSuchRun.
     """
     with site.records.open() as store:
-        began_at = store.status(run_id, with_progress=False).times.created_at
-        series = series_of(site, store, run_id)
+        status = store.status(run_id, with_progress=False)
+        why = why_missing(site, store, run_id, status.target)
+        began_at, series = status.times.created_at, series_of(site, store, run_id)
     name, source, rank = given.get("name", ""), given.get("source", ""), given.get("rank", "")
     found = [
         one for one in series if one.name == name and source in ("", one.source) and (not rank or str(one.rank) == rank)
@@ -56,7 +59,8 @@ def metrics_data(site: Site, run_id: str, given: Query) -> MetricsData:
     found = sorted(found, key=lambda one: one.rank)[:MAX_CURVES]
     points = max(2, num_points(given) // max(1, len(found) // 4))
     curves = tuple(curve_of(run_id, one, points, began_at) for one in found)
-    return MetricsData(run_id, began_at, _names(series), curves)
+    note = f"The metrics are not on this machine: {why}." if why else ""
+    return MetricsData(run_id, began_at, _names(series), curves, note)
 
 
 def num_points(given: Query) -> int:
@@ -115,6 +119,7 @@ def series_named(path: Path, name: str) -> tuple[Series, ...]:
 def heat_map(site: Site, run_id: str, given: Query) -> HeatMap:
     """Returns the seconds per step of the ranks over time. Raises NoSuchRun."""
     with site.records.open() as store:
+        store.status(run_id, with_progress=False)  # raises NoSuchRun
         series = series_of(site, store, run_id)
     found = [one for one in series if (one.name, one.source) == (STEP_SECONDS, NODE) and len(one)]
     return site.heat_maps.get(run_id, sum(map(len, found)), lambda: heat_map_of(run_id, found))

@@ -14,7 +14,7 @@ from windlass.views.comparison import Difference, RunFacts, compare_runs
 from windlass.views.metrics import chosen
 from windlass.views.pages import CompareData, ComparedRow, ComparePage, SettingRow
 from windlass.views.serialise import view_of
-from windlass.web.charts import curve_of, num_points, series_named
+from windlass.web.charts import curve_of, num_points, series_named, why_missing
 from windlass.web.site import Site
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
     now, missing = site.now(), []
     found: list[RunFacts] = []
     names: dict[str, None] = {}
+    absent: list[str] = []
     with site.records.open() as store:
         for run_id in ids_of(given):
             try:
@@ -54,6 +55,7 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
             found.append(RunFacts(status, plan, (), kept_digest(store.run_dir(run_id))))
             with contextlib.suppress(OSError):
                 names |= dict.fromkeys(_names(site, store, run_id))
+            absent += filter(None, [why_missing(site, store, run_id, status.target)])
     runs = tuple(
         view_of(
             ComparedRow,
@@ -66,7 +68,10 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
     )
     ordered = sorted(names, key=lambda name: (name != "loss", "loss" not in name.lower(), name))
     settings = tuple(map(_setting_row, compare_runs(found, now).differences[:MAX_SETTINGS]))
-    return ComparePage(runs, settings, tuple(ordered[:MAX_NAMES]), tuple(missing))
+    note = "" if names else "None of these runs has metrics."
+    if absent:
+        note = f"The metrics of {len(absent)} of {len(runs)} runs are not on this machine: {absent[0]}."
+    return ComparePage(runs, settings, tuple(ordered[:MAX_NAMES]), note, tuple(missing))
 
 
 def _names(site: Site, store: Store, run_id: str) -> tuple[str, ...]:

@@ -37,6 +37,15 @@ def open_below(folder: Path, path: str, *, is_folder: bool = False) -> int:
     return found
 
 
+def state_of(path: Path) -> tuple[int, int, int] | None:
+    """Returns inode, size and time of change of a file, which differ after each change; None without the file."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
 def _open_in(folder: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)

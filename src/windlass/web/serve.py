@@ -80,7 +80,7 @@ def serve(
     listener = listen(host, (PORT, 0) if port is None else (port,))
     port = listener.getsockname()[1]
     changes = ChangeFeed(records)
-    targets = TargetPoller(context, records, lambda: changes.notify(set()))
+    targets = TargetPoller(context, records, changes.notify)
     server: uvicorn.Server | None = None
     secret = secrets.token_urlsafe(32)
     site = Site(

@@ -16,7 +16,9 @@ from windlass.engines import TARGETS, engine_class
 from windlass.engines.values import RunState
 from windlass.errors import WindlassError
 from windlass.runs.context import Context
+from windlass.runs.metrics import FILE
 from windlass.views.pages import TargetState
+from windlass.web.files import state_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,11 +71,11 @@ class TargetPoller:
         self,
         context: Context,
         records: Records,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[set[str]], None] = lambda runs: None,
         connect: Callable[[str, Store, Context], Engine] = connect,
     ) -> None:
-        """`on_change` is called in a thread after each response that differs from the last one; `connect` returns the
-        engine of a target.
+        """`on_change` is called in a thread with the ids of runs whose metrics here have changed, and with an empty set
+        after each response that differs from the last one; `connect` returns the engine of a target.
         """
         self._context = context
         self._records = records
@@ -83,6 +85,8 @@ class TargetPoller:
         self._used_at = 0.0
         self._viewed: dict[str, tuple[str, float]] = {}
         """Target of each run whose metrics are shown, and when they were last requested."""
+        self._not_copied: dict[str, str] = {}
+        """Why the metrics of a run could not be copied; empty if they were. Without an entry, it was not tried yet."""
         self._known: tuple[float, list[KnownTarget]] = (-math.inf, [])
         self._has_use, self._ended = threading.Event(), threading.Event()
         self._threads: dict[str, threading.Thread] = {}
@@ -120,10 +124,16 @@ class TargetPoller:
             self._known = (time.monotonic(), known)
         return known
 
-    def view(self, run_id: str, target: str) -> None:
-        """Copies new metrics of a run from its target from now on, for `UNUSED_SECONDS`. Returns at once."""
+    def view(self, run_id: str, target: str) -> str:
+        """Copies new metrics of a run from its target from now on, for `UNUSED_SECONDS`. Returns at once.
+
+        Returns why metrics of the run may be missing on this machine; empty if none are.
+        """
         self._viewed[run_id] = (target, time.monotonic())
         self.use()
+        why, as_of = self.stale(target)
+        is_local = not why and as_of is None
+        return why or ("" if is_local else self._not_copied.get(run_id, f"they are not copied from {target} yet"))
 
     def seen(self, name: str) -> Seen:
         """Returns the last response of a target, without asking it."""
@@ -190,7 +200,7 @@ class TargetPoller:
         else:
             self._seen[name] = Seen(found, self._context.now())
         if _shown(self._seen[name]) != _shown(before):
-            self._on_change()
+            self._on_change(set())
 
     def _refresh_recorded(self, name: str, store: Any) -> None:
         """Copies the newest state of the unfinished runs of a target to the records on this machine."""
@@ -204,8 +214,19 @@ class TargetPoller:
             if time.monotonic() - at > UNUSED_SECONDS:
                 self._viewed.pop(run_id, None)
             elif target == name:
-                with contextlib.suppress(WindlassError, OSError):
-                    engine_class(store.engine_of(run_id)).connect(store).metrics(run_id)
+                self._copy_metrics(run_id, store)
+
+    def _copy_metrics(self, run_id: str, store: Store) -> None:
+        path = store.run_dir(run_id) / FILE
+        before = self._not_copied.get(run_id), state_of(path)
+        try:
+            engine_class(store.engine_of(run_id)).connect(store).metrics(run_id)
+            why = ""
+        except (WindlassError, OSError) as error:
+            why = error.message if isinstance(error, WindlassError) else str(error)
+        self._not_copied[run_id] = why
+        if (why, state_of(path)) != before:
+            self._on_change({run_id})
 
 
 def _shown(seen: Seen) -> tuple[Any, ...]:

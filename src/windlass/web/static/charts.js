@@ -323,13 +323,19 @@ function add(chart, grid) {
 const redraw = () => charts.forEach((chart) => { if (chart.isLoaded) chart.draw(); });
 document.addEventListener("theme", redraw);
 
-/** Calls `work` for changes of the run that the element shows, at most every few seconds while the page is visible. */
-function onChange(element, work) {
+/** Calls `work` for changes of one of `runs`, at most every few seconds while the page is visible. */
+function onChange(runs, work) {
   let timer = null;
   document.addEventListener("runs-changed", ({ detail }) => {
-    if (timer || document.hidden || (detail.length && !detail.includes(element.dataset.liveCharts))) return;
+    if (timer || document.hidden || (detail.length && !detail.some((run) => runs.includes(run)))) return;
     timer = setTimeout(() => { timer = null; work(); }, WAIT_MS);
   });
+}
+
+function showNote(panel, text) {
+  const note = panel.querySelector("[data-note]");
+  note.textContent = text;
+  note.hidden = !text;
 }
 
 function chartsOfRun(panel) {
@@ -344,7 +350,7 @@ function chartsOfRun(panel) {
   }));
   panel.prepend(bar, grid);
   const find = async () => {
-    const { names } = await fetchJson(address);
+    const { names, note } = await fetchJson(address);
     for (const name of new Set(names.map((one) => one.name))) {
       if (known.has(name)) continue;
       const hasSources = names.filter((one) => one.name === name).length > 1;
@@ -355,33 +361,46 @@ function chartsOfRun(panel) {
     }
     filter.hidden = known.size < 7;
     bar.hidden = known.size === 0;
-    panel.querySelector("[data-empty]").hidden = known.size > 0;
+    showNote(panel, known.size > 0 ? "" : note);
+    panel.querySelector("[data-empty]").hidden = known.size > 0 || note !== "";
   };
   find();
-  onChange(panel, async () => {
+  onChange([panel.dataset.liveCharts], async () => {
     await find();
     known.forEach((chart) => { chart.isOld = true; if (chart.isVisible) update(chart); });
   });
 }
 
 function chartsOfComparison(panel) {
-  const names = JSON.parse(panel.dataset.names);
-  if (!names.length) return;
-  const select = make("select", { ariaLabel: "Metric" }, ...names.map((name) => make("option", { textContent: name, value: name })));
+  const select = make("select", { ariaLabel: "Metric" });
   const ids = new URLSearchParams(location.search).getAll("run");
+  const runs = ids.map((id) => ["run", id]);
   const bar = controls(redraw);
   bar.prepend(select);
   const load = async () => {
-    const query = new URLSearchParams([...ids.map((id) => ["run", id]), ["name", select.value]]);
+    const query = new URLSearchParams([...runs, ["name", select.value]]);
     const { curves } = await fetchJson(`${panel.dataset.compare}?${query}`);
     const empty = { steps: [], times: [], values: [], restarts: [], points: 0 };
     return ids.map((id) => curves.find((curve) => curve.run === id) ?? { ...empty, run: id });
   };
   const chart = new Chart("", (curve) => curve.run, load);
-  panel.prepend(bar);
-  add(chart, panel);
-  select.addEventListener("change", () => { chart.root.firstChild.textContent = chart.title = select.value; update(chart); });
-  chart.root.firstChild.textContent = chart.title = select.value;
+  const name = () => { chart.root.firstChild.textContent = chart.title = select.value; };
+  const list = (names) => {
+    const chosen = select.value;
+    select.replaceChildren(...names.map((one) => make("option", { textContent: one, value: one })));
+    if (names.includes(chosen)) select.value = chosen;
+    if (names.length && !bar.isConnected) { panel.prepend(bar); add(chart, panel); }
+    name();
+  };
+  select.addEventListener("change", () => { name(); update(chart); });
+  list(JSON.parse(panel.dataset.names));
+  onChange(ids, async () => {  // metrics of runs in a cluster may arrive while the page is open
+    if (panel.querySelector("[data-note]").hidden) return;
+    const { names, note } = await fetchJson(`/compare.json?${new URLSearchParams(runs)}`);
+    list(names);
+    showNote(panel, note);
+    if (chart.isVisible) update(chart);
+  });
 }
 
 // -- heat map --
@@ -406,7 +425,7 @@ class HeatMap {
     this.canvas.addEventListener("mouseleave", () => { this.tip.hidden = true; });
     new ResizeObserver(() => this.draw()).observe(panel);
     document.addEventListener("theme", () => this.draw());
-    onChange(panel, () => this.update());
+    onChange([panel.dataset.liveCharts], () => this.update());
     this.update();
   }
 
