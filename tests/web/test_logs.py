@@ -68,6 +68,35 @@ def test_line_longer_than_a_window_is_cut(tmp_path: Path, monkeypatch: pytest.Mo
     assert [row.text for row in log.backward(log.size, 1)[2]] == ["after"]
 
 
+def test_line_that_was_half_written_is_read_again(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 0, ["one"])
+    with open(tmp_path / "attempt-1" / "rank-0.log", "ab") as file:
+        file.write(b"epoch 3 lo")
+    log = RankLog(tmp_path, 1, 0)
+    for _, end, rows in (log.backward(log.size, 10), log.forward(0, 10)):
+        assert [(row.text, row.offset) for row in rows] == [("one", 0), ("epoch 3 lo", 4)]
+        assert end == log.whole == 4
+    with open(tmp_path / "attempt-1" / "rank-0.log", "ab") as file:
+        file.write(b"ss=0.5\nthree\n")
+    log = RankLog(tmp_path, 1, 0)
+    assert [row.text for row in log.forward(4, 10)[2]] == ["epoch 3 loss=0.5", "three"]
+
+
+def test_incomplete_line_longer_than_a_window_is_not_read_again(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 0, ["one"])
+    with open(tmp_path / "attempt-1" / "rank-0.log", "ab") as file:
+        file.write(b"x" * 300_000)
+    log = RankLog(tmp_path, 1, 0)
+    assert log.whole == log.size
+    assert log.backward(log.size, 10)[1] == log.size
+
+
+def test_progress_bar_shows_its_last_state(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 0, ["".join(f"\r{percent:3}%|{'#' * percent}" for percent in range(101)) * 2])
+    log = RankLog(tmp_path, 1, 0)
+    assert [row.text for row in log.forward(0, 1)[2]] == [f"100%|{'#' * 100}"]
+
+
 def test_search_finds_lines_and_ignores_case_of_a_lower_case_text(tmp_path: Path) -> None:
     write_log(tmp_path, 1, 0, ["Error: one", "fine", "an error", '::windlass {"error": 1}'])
     log = RankLog(tmp_path, 1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ def _window(run_id: str, folder: Path, reader: RunLogs, given: Query) -> LogWind
         begin, end, rows = log.forward(offset, lines)
     else:
         begin, end, rows = log.backward(log.size if before is None else before, lines)
-    return LogWindow(run_id, attempt, rank, begin, end, log.size, tuple(rows))
+    return LogWindow(run_id, attempt, rank, begin, end, log.whole, tuple(rows))
 
 
 def _merged(run_id: str, reader: RunLogs, attempt: int, lines: int, since: float | None) -> LogWindow:
@@ -126,6 +127,13 @@ class RankLog:
         """Size in bytes when the log was opened."""
         self._num_records = _size(self._index) // INDEX_RECORD.size
 
+    @functools.cached_property
+    def whole(self) -> int:
+        """Size without the last line if that is incomplete: it is read again until it ends, or fills a window."""
+        tail = self._read(max(0, self.size - WINDOW_BYTES), WINDOW_BYTES)
+        cut = tail.rfind(b"\n") + 1
+        return self.size - len(tail) + cut if cut or len(tail) == self.size else self.size
+
     def forward(self, offset: int, lines: int) -> tuple[int, int, list[LogRow]]:
         """Returns the first `lines` lines that begin at `offset` or later, with the begin and the end of the window."""
         begin = min(offset, self.size)
@@ -138,7 +146,7 @@ class RankLog:
             rows += found
             if rows or end >= self.size:
                 break
-        return begin, end, rows
+        return begin, min(end, self.whole), rows
 
     def backward(self, end: int, lines: int) -> tuple[int, int, list[LogRow]]:
         """Returns the last `lines` lines before `end`, with the begin and the end of the window."""
@@ -153,7 +161,7 @@ class RankLog:
             if rows or not first:
                 break
         rows = rows[-lines:]
-        return rows[0].offset if rows else first, end, rows
+        return rows[0].offset if rows else first, min(end, self.whole), rows
 
     def offset_at(self, time_ns: int) -> int:
         """Returns the position of the first byte that arrived at this time or later."""
@@ -206,7 +214,8 @@ class RankLog:
     def _row(self, offset: int, data: bytes, arrivals: Sequence[tuple[int, int]]) -> LogRow:
         first = bisect.bisect_right(arrivals, offset, key=lambda record: record[1])
         arrived = arrivals[min(first, len(arrivals) - 1)][0] if arrivals else 0
-        return row_of(LogLine(arrived, 0, self._rank, data[: 4 * MAX_LINE], True), offset)
+        shown = data.rstrip(b"\r").rsplit(b"\r", 1)[-1][: 4 * MAX_LINE]  # of a progress bar the last state
+        return row_of(LogLine(arrived, 0, self._rank, shown, True), offset)
 
     def _arrivals(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Returns the index records (time_ns, end_offset) of the bytes from `begin` to `end`."""

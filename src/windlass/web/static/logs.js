@@ -66,9 +66,11 @@ class LogView {
     if (!this.hasPositions) add("span", `rank c${line.rank % 7}`, line.rank);
     add("span", "text", line.text);
     if (line.offset >= 0) row.dataset.offset = line.offset;
-    row.time = line.time;
+    Object.assign(row, { time: line.time, rank: line.rank });
     return row;
   }
+
+  offset(row) { return Number(row.dataset.offset ?? row.id.slice(1)); }
 
   replace(window) {
     this.list.replaceChildren(...window.lines.map((line) => this.row(line)));
@@ -77,11 +79,12 @@ class LogView {
   }
 
   append(lines, end) {
+    const last = this.list.lastElementChild;  // a line that was incomplete comes again
+    if (last && lines.length && lines[0].offset >= 0 && this.offset(last) === lines[0].offset) last.remove();
     this.list.append(...lines.map((line) => this.row(line)));
     this.end = end ?? this.end;
     while (this.list.children.length > MAX) this.list.firstElementChild.remove();
-    const first = this.list.firstElementChild?.dataset.offset ?? this.list.firstElementChild?.id.slice(1);
-    if (this.hasPositions && first) this.begin = Number(first);
+    if (this.hasPositions && this.list.firstElementChild) this.begin = this.offset(this.list.firstElementChild);
   }
 
   prepend(window) {
@@ -91,7 +94,7 @@ class LogView {
     this.begin = window.begin;
     while (this.list.children.length > MAX) {
       const last = this.list.lastElementChild;
-      this.end = Number(last.dataset.offset ?? last.id.slice(1));
+      this.end = this.offset(last);
       last.remove();
     }
   }
@@ -232,9 +235,11 @@ class LogView {
 
   /** Appends lines of all ranks, without those that are shown already. */
   add(lines) {
-    const last = Math.max(0, ...[...this.list.children].slice(-STEP).map((row) => row.time ?? 0));
-    const isShown = (line) => line.time < last || (line.time === last && [...this.list.children].some(
-      (row) => row.time === line.time && $(".text", row).textContent === line.text));
+    const rows = [...this.list.children];
+    const last = new Map();  // ranks are read one after another: their lines are in order for each rank only
+    for (const row of rows) last.set(row.rank, Math.max(row.time, last.get(row.rank) ?? 0));
+    const isShown = ({ rank, time, text }) => time < last.get(rank) || (time === last.get(rank) && rows.some(
+      (row) => row.rank === rank && row.time === time && $(".text", row).textContent === text));
     this.append(lines.filter((line) => !isShown(line)));
     this.list.scrollTop = this.list.scrollHeight;
   }
