@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.web.page import Page, page_over
-from tests.web.records import HOSTILE, many_runs, write_metrics
+from tests.web.records import HOSTILE, many_runs, write_metrics, write_step_seconds
 
 from windlass.runs.metrics import FILE, MetricsFile, Series
 from windlass.runs.store import Store
@@ -38,12 +38,19 @@ def test_values_that_json_lacks_are_text() -> None:
     assert curve.values == (1.0, "nan", "inf")
 
 
+def test_values_that_are_not_finite_are_counted_before_downsampling() -> None:
+    curve = curve_of("digits-1", series(0, [1.0] * 5_000 + [math.nan] * 10_000), 500, 0.0)
+    assert (curve.points, curve.not_finite) == (15_000, 10_000)
+    assert curve.values[-1] == "nan"
+
+
 def test_straggler_has_a_row_among_a_thousand_ranks() -> None:
     found = heat_map_of("big-1", [series(rank, [0.3 if rank == 17 else 0.1] * 40) for rank in range(1_000)])
     assert found.slowest == 17
     assert len(found.rows) == 64
     assert 17 in [row.rank for row in found.rows]
     assert found.rows[-1].label == "937 other ranks"
+    assert (found.median, found.fastest) == (0.1, 0.1)
     assert found.highest == 0.3
 
 
@@ -61,6 +68,19 @@ def test_metric_of_a_run_is_found_by_its_name_alone(tmp_path: Path) -> None:
     write_metrics(tmp_path, ranks=1, steps=20, names=("loss", 'odd "name"'))
     assert [one.name for one in series_named(tmp_path / FILE, 'odd "name"')] == ['odd "name"']
     assert series_named(tmp_path / "none", "loss") == ()
+
+
+@pytest.mark.parametrize("name", ["rank", "report", "values"])
+def test_metric_named_as_a_field_of_the_file_has_no_other_curves(tmp_path: Path, name: str) -> None:
+    write_metrics(tmp_path, ranks=1, steps=20, names=("loss", "acc", name))
+    assert [one.name for one in series_named(tmp_path / FILE, name)] == [name]
+
+
+def test_run_has_one_curve_in_a_comparison(page: Page) -> None:
+    with Store(page.home) as store:
+        write_step_seconds(store.run_dir(page.run_id), ranks=1_000)
+    query = f"/compare/metrics.json?run={page.run_id}&name=step_seconds"
+    assert len(page.client.get(query).json()["curves"]) == 1
 
 
 def test_damaged_lines_of_metrics_are_skipped(page: Page) -> None:

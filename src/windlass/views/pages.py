@@ -345,6 +345,8 @@ class Curve:
     """Indices of the first point of each attempt after the first."""
     points: int
     """Number of points before downsampling."""
+    not_finite: int
+    """Number of these points whose value is NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +434,10 @@ class HeatMap:
     """By rank; with more than 64 ranks, the slowest ones and a last row for the others."""
     lowest: float
     highest: float
+    median: float
+    """Median of the medians of all ranks."""
+    fastest: float
+    """Lowest median of a rank."""
     slowest: int | None
     """Rank that is at least a tenth slower than the median of all ranks; null if none is."""
 
@@ -460,9 +466,9 @@ class LogWindow:
     begin: int
     """Position of the first line in bytes."""
     end: int
-    """Position after the last line in bytes."""
+    """Position after the last complete line in bytes."""
     size: int
-    """Size of the log in bytes."""
+    """Size of the log in bytes, without an incomplete last line."""
     lines: tuple[LogRow, ...]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,6 +93,7 @@ def curve_of(run_id: str, series: Series, points: int, began_at: float) -> Curve
         tuple(as_json(_rounded(value)) for value in one.values),
         tuple(restarts),
         len(series),
+        sum(not math.isfinite(value) for value in series.values),
     )
 
 
@@ -101,16 +103,17 @@ def _rounded(value: float) -> float:
 
 
 def series_named(path: Path, name: str) -> tuple[Series, ...]:
-    """Returns the series of one metric in a file of metrics, without parsing the others; empty without a file.
+    """Returns the series of one metric in a file of metrics, mostly without parsing others; empty without a file.
 
     Raises OSError.
     """
     wanted = json.dumps(name).encode()
     try:
         with open(path, "rb") as file:
-            return parse_metrics(line for line in file if wanted in line)
+            found = parse_metrics(line for line in file if wanted in line)
     except FileNotFoundError:
         return ()
+    return tuple(one for one in found if one.name == name)
 
 
 # -- heat map ---------------------------------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def heat_map_of(run_id: str, series: Sequence[Series], columns: int = COLUMNS, r
     """Returns the heat map of the series `step_seconds` of ranks, with at most `columns` columns and `rows` rows."""
     series = [one for one in series if any(True for _ in _finite(one))]
     if not series:
-        return HeatMap(run_id, (), 0.0, (), 0.0, 0.0, None)
+        return HeatMap(run_id, (), 0.0, (), 0.0, 0.0, 0.0, 0.0, None)
     columns = min(columns, max(map(len, series)))  # with more, most cells of a short run would be empty
     begin = min(one.times[0] for one in series)
     width = max(1e-3, max(one.times[-1] for one in series) - begin) / columns
@@ -149,6 +152,8 @@ def heat_map_of(run_id: str, series: Sequence[Series], columns: int = COLUMNS, r
         tuple(shown),
         min(values),
         max(values),
+        middle,
+        min(row.median for row in ranks),
         slowest.rank if len(ranks) > 1 and slowest.median > SLOWER * middle else None,
     )
 

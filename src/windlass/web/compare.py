@@ -15,6 +15,7 @@ from windlass.views.metrics import chosen
 from windlass.views.pages import CompareData, ComparedRow, ComparePage, SettingRow
 from windlass.views.serialise import view_of
 from windlass.web.charts import curve_of, num_points, series_named, why_missing
+from windlass.web.files import state_of
 from windlass.web.site import Site
 
 if TYPE_CHECKING:
@@ -77,8 +78,7 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
 def _names(site: Site, store: Store, run_id: str) -> tuple[str, ...]:
     """Returns the names of the metrics of a run, read again only if its file has changed. Raises OSError."""
     path = store.run_dir(run_id) / FILE
-    about = path.stat()
-    return site.metric_names.get(run_id, (about.st_size, about.st_mtime_ns), lambda: read_names(path))
+    return site.metric_names.get(run_id, state_of(path), lambda: read_names(path))
 
 
 def _setting_row(found: Difference) -> SettingRow:
@@ -102,5 +102,6 @@ def compare_data(site: Site, given: QueryParams) -> CompareData:
             with contextlib.suppress(NoSuchRun, OSError):
                 began_at = store.status(run_id, with_progress=False).times.created_at
                 series = series_named(store.run_dir(run_id) / FILE, name)
-                curves += [curve_of(run_id, one, points, began_at) for one in chosen(series)]
+                # the metrics that are measured of each rank have a curve for each
+                curves += [curve_of(run_id, one, points, began_at) for one in chosen(series)[:1]]
     return CompareData(name, tuple(curves))

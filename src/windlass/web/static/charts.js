@@ -17,8 +17,9 @@ function make(tag, properties = {}, ...children) {
   element.append(...children);
   return element;
 }
-/** Returns a number with four significant digits. */
+/** Returns a number with four significant digits; the server sends values that JSON lacks as text, such as "nan". */
 function show(value) {
+  if (typeof value === "string") return value;
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   for (const [power, sign] of [[1e12, "T"], [1e9, "G"], [1e6, "M"]]) {
@@ -72,13 +73,13 @@ function statistics(curve) {
   const low = by((one, best) => one < best), high = by((one, best) => one > best);
   const at = (index) => (index < 0 ? "" : curve.steps[index] === null ? ` after ${duration(curve.times[index])}`
     : ` at step ${show(curve.steps[index])}`);
-  return { first: values[finite[0]], last: values[finite.at(-1)], low: values[low], high: values[high],
-    lowAt: at(low), highAt: at(high), odd: values.length - finite.length };
+  return { first: values[finite[0]], last: curve.values.at(-1), low: values[low], high: values[high],
+    lowAt: at(low), highAt: at(high) };
 }
 
 // -- one chart --
 class Chart {
-  /** `label(curve)` names a curve; `load()` returns its curves. */
+  /** `label(curve)` names a curve; `load()` returns its curves, each of the colour of its place. */
   constructor(title, label, load) {
     Object.assign(this, { title, label, load, curves: [], hidden: new Set() });
     this.plot = make("div", { className: "plot" });
@@ -96,7 +97,8 @@ class Chart {
   async update() {
     this.isLoaded = true;
     try {
-      this.curves = (await this.load()).filter((curve) => curve.values.length);
+      const curves = (await this.load()).map((curve, place) => ({ ...curve, place }));
+      this.curves = curves.filter((curve) => curve.values.length);
     } catch (error) { this.words.textContent = error.message; return; }
     this.draw();
   }
@@ -115,12 +117,13 @@ class Chart {
     const colours = [...Array(COLOURS).keys()].map((index) => colour(`--c${index}`));
     const series = [], columns = [];
     for (const { part: [x, y], index } of parts) {
-      const shared = { stroke: colours[index % COLOURS], show: !this.hidden.has(index), index, points: { size: 4 } };
+      const { place } = this.curves[index];
+      const shared = { stroke: colours[place % COLOURS], show: !this.hidden.has(index), index, points: { size: 4 } };
       if (prefs.smooth > 0 && this.curves.length <= FEW) {
         series.push({ ...shared, width: 1, alpha: 0.25, points: { show: false }, isRaw: true });
         columns.push([x, y]);
       }
-      const dash = DASHES[Math.floor(index / COLOURS) % DASHES.length];
+      const dash = DASHES[Math.floor(place / COLOURS) % DASHES.length];
       series.push({ ...shared, width: 1.75, dash });
       columns.push([x, prefs.smooth > 0 ? smoothed(y, prefs.smooth) : y]);
     }
@@ -174,7 +177,7 @@ class Chart {
   showKeys() {
     this.keys.hidden = this.curves.length < 2;
     this.keys.replaceChildren(...this.curves.map((curve, index) => {
-      const line = make("span", { className: `line c${index % COLOURS} dash${Math.floor(index / COLOURS) % DASHES.length}` });
+      const line = make("span", { className: `line c${curve.place % COLOURS} dash${Math.floor(curve.place / COLOURS) % DASHES.length}` });
       const value = make("span", { className: "dim num", textContent: show(statistics(curve).last) });
       const key = make("button", { type: "button" }, line, this.label(curve), value);
       key.setAttribute("aria-pressed", !this.hidden.has(index));
@@ -225,7 +228,7 @@ class Chart {
     const curves = this.curves;
     if (!curves.length) { this.words.textContent = "No values."; return; }
     const all = curves.map((curve) => ({ ...statistics(curve), curve }));
-    const odd = all.reduce((sum, one) => sum + one.odd, 0);
+    const odd = curves.reduce((sum, curve) => sum + curve.not_finite, 0);
     const restarts = Math.max(...curves.map((curve) => curve.restarts.length));
     let text;
     if (curves.length === 1) {
@@ -233,12 +236,14 @@ class Chart {
       text = `${curves[0].points.toLocaleString("en")} value${curves[0].points === 1 ? "" : "s"}: last ${show(one.last)}, lowest ${show(one.low)}${one.lowAt}, `
         + `highest ${show(one.high)}${one.highAt}`;
     } else {
-      const known = all.filter((one) => one.last !== undefined).sort((one, other) => one.last - other.last);
+      const known = all.filter((one) => typeof one.last === "number").sort((one, other) => one.last - other.last);
       text = known.length ? `${curves.length} curves: last values from ${show(known[0].last)} (${this.label(known[0].curve)}) `
         + `to ${show(known.at(-1).last)} (${this.label(known.at(-1).curve)})` : `${curves.length} curves`;
+      const lost = all.filter((one) => typeof one.last === "string");
+      if (lost.length) text += `; ${lost.length} end${lost.length > 1 ? "" : "s"} with ${lost[0].last} (${this.label(lost[0].curve)})`;
     }
     if (restarts) text += `; ${restarts} restart${restarts > 1 ? "s" : ""}`;
-    if (odd) text += `; ${odd} value${odd > 1 ? "s are" : " is"} not finite`;
+    if (odd) text += `; ${odd.toLocaleString("en")} value${odd > 1 ? "s are" : " is"} not finite`;
     if (this.axis === "time" && prefs.x === "step") text += "; the source has no steps";
     this.words.textContent = `${text}.`;
     if (curves.length <= FEW) {
@@ -380,7 +385,7 @@ function chartsOfComparison(panel) {
   const load = async () => {
     const query = new URLSearchParams([...runs, ["name", select.value]]);
     const { curves } = await fetchJson(`${panel.dataset.compare}?${query}`);
-    const empty = { steps: [], times: [], values: [], restarts: [], points: 0 };
+    const empty = { values: [] };
     return ids.map((id) => curves.find((curve) => curve.run === id) ?? { ...empty, run: id });
   };
   const chart = new Chart("", (curve) => curve.run, load);
@@ -431,16 +436,14 @@ class HeatMap {
 
   async update() {
     this.data = await fetchJson(this.panel.dataset.heat);
-    const { rows, slowest } = this.data;
+    const { rows, slowest, median, fastest } = this.data;
     this.panel.querySelector("[data-empty]").hidden = rows.length > 0;
     this.box.hidden = this.table.hidden = rows.length === 0;
     if (!rows.length) return;
-    const sorted = rows.map((row) => row.median).sort((one, other) => one - other);
-    const middle = sorted[Math.floor((sorted.length - 1) / 2)];
     const slow = rows.find((row) => row.rank === slowest && slowest !== null);
     this.words.textContent = slow ? `Rank ${slowest} is the slowest: ${show(slow.median)} s per step, `
-      + `${show(slow.median / middle)} times the median of ${show(middle)} s.`
-      : `No rank is slower than the others: ${show(sorted[0])} to ${show(sorted.at(-1))} s per step.`;
+      + `${show(slow.median / median)} times the median of ${show(median)} s.`
+      : `No rank is slower than the others: ${show(fastest)} to ${show(Math.max(...rows.map((row) => row.median)))} s per step.`;
     this.words.className = slow ? "small warn" : "small";
     this.canvas.setAttribute("aria-label", `Seconds per step of each rank over time. ${this.words.textContent}`);
     this.table.replaceChildren(this.table.firstChild,
