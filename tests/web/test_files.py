@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.web.page import Page
 
+from windlass.runs.metrics import FILE
 from windlass.runs.store import Store
 from windlass.web.files import open_below
 
@@ -55,6 +56,25 @@ def test_folder_is_listed_without_links(page: Page, output: Path) -> None:
     assert not {"link.txt", "out", "pipe"} & {row["name"] for row in found["files"]}
     inner = page.client.get(f"/runs/{page.run_id}/artifacts.json", params={"path": "inner"}).json()
     assert [(row["path"], row["bytes"]) for row in inner["files"]] == [("inner/a b.bin", 2)]
+
+
+def test_names_that_no_url_leads_to_are_listed_without_a_link(page: Page, output: Path) -> None:
+    for name in (b"\xff.bin", b"\xff"):
+        (output / os.fsdecode(name)).mkdir()
+    os.utime(output / "model.txt", (0, 1 << 60))
+    assert page.client.get(f"/runs/{page.run_id}/artifacts").status_code == 200
+    found = page.client.get(f"/runs/{page.run_id}/artifacts.json").json()["files"]
+    paths = {row["name"]: row["path"] for row in found}
+    assert (paths["\udcff.bin"], paths["model.txt"]) == ("", "model.txt")
+
+
+def test_file_of_the_record_that_cannot_be_read_is_named(page: Page) -> None:
+    with Store(page.home) as store:
+        path = store.run_dir(page.run_id) / FILE
+    path.unlink()
+    path.mkdir()
+    found = page.client.get(f"/runs/{page.run_id}/metrics.json")
+    assert (found.status_code, str(path) in found.json()["message"]) == (500, True)
 
 
 @pytest.mark.parametrize("path", ["..", "../..", "out", "inner/../..", "/etc"])

@@ -100,6 +100,11 @@ def test_action_is_taken_with_token_and_origin(acting: Page) -> None:
     assert acting.note() == "batch 64"
 
 
+def test_form_with_too_many_fields_is_refused(acting: Page) -> None:
+    fields = {f"field{number}": "x" for number in range(20)}
+    assert acting.post("note", {"csrf": acting.csrf, **fields}).status_code == 400
+
+
 def test_get_never_changes_a_run(acting: Page) -> None:
     found = acting.client.get(f"/runs/{acting.run_id}/actions/note", params={"csrf": acting.csrf, "text": "changed"})
     assert found.status_code == 200

@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.until import until
 from tests.web.records import small_record
 
+from windlass.cli.ui import _show
 from windlass.web import serve
 from windlass.web.serve import (
     FOLDER,
@@ -58,8 +59,8 @@ def test_damaged_file_is_no_server(tmp_path: Path, text: str) -> None:
 
 def test_browser_is_given_a_private_file_instead_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    open_browser(tmp_path, "http://127.0.0.1:1/start?token=abc&x")
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    assert open_browser(tmp_path, "http://127.0.0.1:1/start?token=abc&x")
     [url] = opened
     path = Path(url.removeprefix("file://"))
     assert "abc" not in url
@@ -67,6 +68,18 @@ def test_browser_is_given_a_private_file_instead_of_the_token(tmp_path: Path, mo
     assert 'url=http://127.0.0.1:1/start?token=abc&amp;x"' in path.read_text()
     serve.clean_redirects(tmp_path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_link_is_printed_where_no_browser_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_writable: bool
+) -> None:
+    if not is_writable:
+        (tmp_path / FOLDER).write_text("no folder")
+    monkeypatch.setattr("webbrowser.open", lambda url: not is_writable)
+    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path))
+    _show("http://127.0.0.1:1/start?token=abc", "http://127.0.0.1:1", no_open=False)
+    assert capsys.readouterr() == ("http://127.0.0.1:1/start?token=abc\n", "")
 
 
 # -- a real server ----------------------------------------------------------------------------------------------------

@@ -93,8 +93,7 @@ def _show(link: str, address: str, *, no_open: bool) -> None:
     from windlass.runs.context import here
     from windlass.web.serve import open_browser
 
-    if no_open:
+    if not no_open and open_browser(here().home, link):
+        click.echo(f"opened in the browser: {address}", err=True)
+    else:
         click.echo(link)
-        return
-    open_browser(here().home, link)
-    click.echo(f"opened in the browser: {address}", err=True)

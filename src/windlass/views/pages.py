@@ -296,7 +296,7 @@ class FileRow:
 
     name: str
     path: str
-    """Path below the folder of the results."""
+    """Path below the folder of the results; empty for a name that is not valid Unicode, which no URL leads to."""
     is_folder: bool
     bytes: int | None
     """Size; null for a folder."""

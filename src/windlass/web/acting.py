@@ -52,7 +52,10 @@ async def _form(request: Request) -> dict[str, str]:
         body += chunk
         if len(body) > MAX_FORM:
             raise HTTPException(413, "the form is too large")
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=16)
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=16)
+    except ValueError as error:
+        raise HTTPException(400, "the form has too many fields") from error
     return {name: values[0] for name, values in fields.items()}
 
 

@@ -101,7 +101,11 @@ def make_app(site: Site, host: str, port: int, changes: ChangeFeed) -> ASGIApp:
         Route(LINK, handlers.link, methods=["POST"]),
         Route("/static/{name}", handlers.static),
     ]
-    errors: dict[Any, Any] = {WindlassError: handlers.failed, HTTPException: handlers.refused}
+    errors: dict[Any, Any] = {
+        WindlassError: handlers.failed,
+        HTTPException: handlers.refused,
+        OSError: handlers.unreadable,
+    }
     app = Starlette(routes=routes, exception_handlers=errors)
     app.router.redirect_slashes = False
     return Guard(app, site.sessions, host, port, handlers.refusal)
@@ -226,6 +230,10 @@ class Handlers:
         """Returns the response for an error of HTTP, such as an unknown path."""
         assert isinstance(error, HTTPException)
         return self._refused(request, error.status_code, str(error.detail), "")
+
+    def unreadable(self, request: Request, error: Exception) -> Response:
+        """Returns the response where a file of the record cannot be read."""
+        return self._refused(request, 500, f"a file cannot be read: {error}", "")
 
     def _refused(self, request: Request, status: int, message: str, hint: str) -> Response:
         is_json = request.url.path.endswith(".json")

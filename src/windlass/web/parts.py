@@ -174,16 +174,23 @@ def artifacts_part(site: Site, run_id: str, given: Query) -> RunArtifacts:
 
 
 def list_folder(folder: Path, path: str) -> list[FileRow]:
-    """Returns the files and folders in `path` below `folder`, without links. Raises OSError."""
+    """Returns the files and folders in `path` below `folder`, without links. Raises OSError.
+
+    A name that is not valid Unicode has no `path`, since no URL leads to it.
+    """
     opened = open_below(folder, path, is_folder=True)
     try:
         rows = []
         for name in os.listdir(opened):  # noqa: PTH208 - of an open folder, which pathlib cannot list
-            about = os.stat(name, dir_fd=opened, follow_symlinks=False)
+            try:
+                about = os.stat(name, dir_fd=opened, follow_symlinks=False)
+            except FileNotFoundError:  # an active run renames its checkpoints
+                continue
             is_folder = stat.S_ISDIR(about.st_mode)
             if is_folder or stat.S_ISREG(about.st_mode):
                 size = None if is_folder else about.st_size
-                rows.append(FileRow(name, f"{path}/{name}".lstrip("/"), is_folder, size, about.st_mtime))
+                place = f"{path}/{name}".lstrip("/") if name == name.encode(errors="replace").decode() else ""
+                rows.append(FileRow(name, place, is_folder, size, about.st_mtime))
     finally:
         os.close(opened)
     return sorted(rows, key=lambda row: (not row.is_folder, row.name))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from windlass.web.site import Site
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
+LAST_SECONDS: Final = 253_402_300_799
+"""End of the year 9999, the last one that a page can show; the time of a file may be later."""
 
 
 def make_environment() -> jinja2.Environment:
@@ -52,7 +54,7 @@ def make_environment() -> jinja2.Environment:
 
 def _time(seconds: float) -> str:
     """Formats Unix seconds in UTC, for the attribute `datetime` of the element `time`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(seconds, LAST_SECONDS)))
 
 
 class Renderer:

@@ -179,20 +179,22 @@ def ask_link(running: Running, path: str) -> str:
 # -- browsers ---------------------------------------------------------------------------------------------------------
 
 
-def open_browser(home: Path, link: str) -> None:
-    """Opens a link in the user's browser.
+def open_browser(home: Path, link: str) -> bool:
+    """Opens a link in the user's browser; returns False if there is none, or if `home` cannot be written to.
 
     The browser is given the path of a private file that leads to the link: a link among its arguments would be visible
     to all users of this machine. Later calls, and the end of a server, delete the file.
     """
-    folder = home / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    clean_redirects(home, REDIRECT_SECONDS)
-    path = folder / f"open-{secrets.token_hex(8)}.html"
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(opened, "w", encoding="utf-8") as file:
-        file.write(redirect_page(link))
-    webbrowser.open(path.as_uri())
+    path = home / FOLDER / f"open-{secrets.token_hex(8)}.html"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        clean_redirects(home, REDIRECT_SECONDS)
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(opened, "w", encoding="utf-8") as file:
+            file.write(redirect_page(link))
+    except OSError:
+        return False
+    return webbrowser.open(path.as_uri())
 
 
 def clean_redirects(home: Path, age_seconds: float = 0.0) -> None:
