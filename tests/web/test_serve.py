@@ -59,7 +59,7 @@ def test_damaged_file_is_no_server(tmp_path: Path, text: str) -> None:
 
 def test_browser_is_given_a_private_file_instead_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr("webbrowser.open", lambda url: not opened.append(url))  # type: ignore[func-returns-value]
     assert open_browser(tmp_path, "http://127.0.0.1:1/start?token=abc&x")
     [url] = opened
     path = Path(url.removeprefix("file://"))
