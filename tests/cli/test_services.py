@@ -81,6 +81,15 @@ def test_text_of_a_target_cannot_write_to_the_terminal() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
+def test_public_address_of_an_exposed_deployment_is_shown() -> None:
+    public = replace(DIGITS, address="digits-1.elb.amazonaws.com")
+    assert shown(public)[-1] == "digits: public at https://digits-1.elb.amazonaws.com"
+    lines = list(ready_lines(public, NOW, plain, is_exposed=True))
+    assert "public      https://digits-1.elb.amazonaws.com" in lines
+    lines = list(ready_lines(DIGITS, NOW, plain, is_exposed=True))
+    assert "public      its load balancer has no address yet: windlass services --on aws" in lines
+
+
 def test_closed_service_names_what_was_removed() -> None:
     assert list(closed_lines(ClosedService("digits", "aws", ("endpoint digits", "model digits")))) == [
         "digits on aws has ended: removed endpoint digits, model digits"
@@ -88,7 +97,7 @@ def test_closed_service_names_what_was_removed() -> None:
 
 
 def test_ready_deployment_names_the_commands_that_use_and_end_it() -> None:
-    text = "\n".join(ready_lines(DIGITS, NOW, plain))
+    text = "\n".join(ready_lines(DIGITS, NOW, plain, is_exposed=False))
     assert "digits is ready on aws" in text
     assert "windlass invoke digits FILE" in text
     assert "windlass undeploy digits" in text

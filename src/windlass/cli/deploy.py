@@ -147,7 +147,7 @@ def deploy(
             click.echo(visible(note), err=True)
         found = actions.deploy(deployments, plan, known, context, lambda line: click.echo(visible(line), err=True))
     view = deployment_view(found, context.now())
-    print_data(view, form, lambda paint: ready_lines(view, context.now(), paint))
+    print_data(view, form, lambda paint: ready_lines(view, context.now(), paint, is_exposed=expose))
     return 0
 
 
@@ -233,11 +233,14 @@ def plan_lines(plan: PlannedDeployment, now: float, paint: Paint) -> Iterator[st
     yield from labelled("notes", [visible(note) for note in plan.notes], paint)
 
 
-def ready_lines(found: ServiceView, now: float, paint: Paint) -> Iterator[str]:
+def ready_lines(found: ServiceView, now: float, paint: Paint, *, is_exposed: bool) -> Iterator[str]:
     """Yields the lines after a deployment."""
     yield f"{paint(found.name, bold=True)} is {found.phase} on {found.target}"
     yield from labelled("price", price_words(found.price_per_hour), paint)
     yield from labelled("ends", "never by itself" if found.ends_at is None else end_words(found.ends_at, now), paint)
+    if is_exposed:
+        none_yet = f"its load balancer has no address yet: windlass services --on {found.target}"
+        yield from labelled("public", f"https://{visible(found.address)}" if found.address else none_yet, paint)
     yield from labelled("invoke", f"windlass invoke {found.name} FILE", paint)
     yield from labelled("end", f"windlass undeploy {found.name}", paint)
 

@@ -83,6 +83,8 @@ def list_lines(found: ServiceList, now: float, paint: Paint) -> Iterator[str]:
     elif not found.unanswered:
         yield "nothing is up"
     for one in found.services:
+        if one.address:
+            yield f"{one.name}: public at https://{visible(one.address)}"
         if one.cause:
             yield f"{one.name}: {visible(one.cause)}"
         if one.is_unused and one.last_request_at is not None:

@@ -37,6 +37,8 @@ class ServiceView:
     """Unix seconds of the last request; null if unknown."""
     replicas: int
     ready_replicas: int
+    address: str
+    """Public address of an exposed deployment; empty without one, or until its load balancer has one."""
     cause: str
     """Why the service failed, waits or is unknown; empty without a reason."""
     is_unused: bool
@@ -113,6 +115,7 @@ def deployment_view(found: Deployment, now: float) -> ServiceView:
         since,
         found.replicas,
         found.ready_replicas,
+        found.address,
         found.cause,
         is_unused=since is not None and now - since > UNUSED_SECONDS,
     )
@@ -134,6 +137,7 @@ def service_view(found: Service) -> ServiceView:
         found.last_request_at,
         replicas=1,
         ready_replicas=int(found.phase == "up"),
+        address="",
         cause=found.cause,
         is_unused=False,
     )
