@@ -238,6 +238,13 @@ def test_objects_of_others_are_kept_and_nothing_else_is_left(place: Place) -> No
     assert place.names() == ["services digits"]
 
 
+def test_a_quota_that_the_deployment_itself_uses_up_does_not_refuse_the_repeated_command(place: Place) -> None:
+    place.deploy()
+    full = sent({"message": "exceeded quota: q", "reason": "Forbidden"}, 403)
+    place.server.fails = lambda request: full if request.verb == "POST" else place._before(request)
+    assert place.deploy().phase is DeploymentPhase.READY
+
+
 def test_objects_of_an_earlier_deployment_are_waited_for(place: Place) -> None:
     earlier = {"labels": {DEPLOYMENT_LABEL: NAME}, "ownerReferences": [{"uid": "gone"}]}
     place.server.put("Secret", NAME, metadata=earlier)
@@ -454,6 +461,15 @@ def test_a_list_has_unfinished_ending_and_left_deployments(place: Place) -> None
             "not complete: repeat windlass deploy, or remove it with windlass undeploy",
         ),
     }
+
+
+def test_pods_show_the_phase_of_a_deployment_whose_workload_may_not_be_read(place: Place) -> None:
+    place.server.forbidden = {"inferenceservices"}
+    place.server.put("Job", NAME, {DEPLOYMENT_LABEL: NAME}, api="batch/v1", spec={})
+    spec = {"containers": [{"name": "kserve-container", "image": "trainer:1"}]}
+    place.server.put("Pod", "digits-0", {DEPLOYMENT_LABEL: NAME}, spec=spec, status=READY)
+    [found] = place.deployments.list()
+    assert (found.phase, found.cause) == (DeploymentPhase.READY, "")
 
 
 def test_annotations_that_others_wrote_are_only_text(place: Place) -> None:

@@ -16,7 +16,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import groups_of
 from windlass.engines.kubernetes.objects import deployment_manifests as manifests
-from windlass.engines.kubernetes.objects.deployment_manifests import KSERVE, KSERVE_CONTAINER, ModelFiles
+from windlass.engines.kubernetes.objects.deployment_manifests import KSERVE, KSERVE_CONTAINER, WORKLOADS, ModelFiles
 from windlass.engines.kubernetes.objects.exposure_manifests import AWS_GROUP
 from windlass.engines.kubernetes.objects.pod_template import Shape, target_shape
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
@@ -95,13 +95,13 @@ def _require_possible(asked: DeploymentRequest) -> None:
 
 
 def _require_admitted(client: Client, objects: list[Manifest], *, has_end: bool) -> None:
-    """Sends the objects as a dry run. Raises EngineError for an object that the API server refuses, and UsageError if
-    Kueue would suspend the owner, whose deadline would not count.
+    """Sends the objects as a dry run. Raises EngineError for a new object that the API server refuses, and UsageError
+    if Kueue would suspend the owner, whose deadline would not count.
     """
     with ThreadPoolExecutor(len(objects)) as pool:
         answers = list(pool.map(lambda one: _answer(client, one), objects))
     for made, answer in zip(objects, answers, strict=True):
-        if isinstance(answer, Refused) and answer.reason != "AlreadyExists":
+        if isinstance(answer, Refused) and client.get_if_exists(*manifests.id_of(made)) is None:
             raise EngineError(f"{made['kind']} {made['metadata']['name']}: {answer.message}", answer.hint) from answer
     if has_end and isinstance(answers[0], dict) and is_suspended(answers[0]):
         raise UsageError(
@@ -120,8 +120,12 @@ def _answer(client: Client, made: Manifest) -> dict[str, Any] | Refused:
 def _pod_notes(
     client: Client, target: KubernetesTarget, asked: DeploymentRequest, objects: list[Manifest]
 ) -> Iterator[str]:
-    """Yields notes on the pods. Raises UsageError if the API server would refuse them."""
-    workload = next(one for one in objects if one["kind"] in ("Deployment", "InferenceService"))
+    """Yields notes on the pods, unless they exist: a quota that they use up would refuse them again. Raises UsageError
+    if the API server would refuse them.
+    """
+    workload = next(one for one in objects if one["kind"] in WORKLOADS)
+    if client.get_if_exists(*manifests.id_of(workload)) is not None:
+        return
     pod = pod_from(workload, _template(workload))
     author = Author(target.name, has_job=False, patches=[Patch(f"target {target.name}: pod", False, "", target.pod)])
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}

@@ -170,7 +170,7 @@ def _phase(seen: DeployedObjects) -> tuple[DeploymentPhase, str]:
         return DeploymentPhase.DELETING, "its owner is gone, and the cluster has not removed the rest yet"
     if seen.is_ending:
         return DeploymentPhase.DELETING, ""
-    if seen.workload is None:
+    if seen.workload is None and not seen.pods:  # The right to list InferenceServices may be missing.
         return DeploymentPhase.CREATING, UNFINISHED
     cause = first_cause(seen)
     text = cause.text if cause is not None else ""

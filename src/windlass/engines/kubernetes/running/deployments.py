@@ -298,15 +298,16 @@ class _Creation:
         """
         give_up = self._clock.monotonic() + REMOVE_SECONDS
         while self._clock.monotonic() < give_up:
-            created = self._client.create_if_absent(made)
-            found = created or self._client.get_if_exists(*id_of(made))
+            # A quota that the objects have used up refuses to create them again, before it is seen that they exist.
+            before = self._client.get_if_exists(*id_of(made))
+            found = before or self._client.create_if_absent(made)
             if found is not None:
                 if manifests.deployment_of(found) != self._name:
                     raise UsageError(
                         f"there is a {made['kind']} {made['metadata']['name']}, which belongs to no deployment",
                         "choose another --name",
                     )
-                yield found, created is not None
+                yield found, before is None
                 self._say(f"waiting until the earlier {made['kind']} {made['metadata']['name']} is removed")
                 self._clock.wait(LOOK_SECONDS)
         raise EngineError(
