@@ -210,7 +210,7 @@ def exposure_of(cidrs: tuple[str, ...], *, is_asked: bool, may_be_public: bool) 
         if cidrs or may_be_public:
             raise click.UsageError("--source-cidr and --yes-public belong to --expose")
         return None
-    return exposure(cidrs, has_tls=True, has_token=True, may_be_public=may_be_public)
+    return exposure(cidrs, may_be_public=may_be_public)
 
 
 def _bytes(memory: str) -> int:

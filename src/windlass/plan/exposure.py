@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from windlass.errors import UsageError
 
-ARGON2: Final = re.compile(r"(argon2:)?\$argon2(id|i|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
-"""Matches an argon2 hash in the PHC string format, also with the prefix of Jupyter's `ServerApp.password`."""
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -23,31 +20,11 @@ class Exposure:
     """Address ranges from which the load balancer accepts connections, such as `203.0.113.7/32`."""
 
 
-def exposure(
-    source_cidrs: Sequence[str],
-    *,
-    has_tls: bool,
-    has_token: bool,
-    password_hash: str = "",
-    may_be_public: bool = False,
-) -> Exposure:
-    """Returns the exposure of a service to these address ranges.
+def exposure(source_cidrs: Sequence[str], *, may_be_public: bool = False) -> Exposure:
+    """Returns the exposure of a service to these address ranges. Every service listens with TLS and asks for a token.
 
-    `password_hash` is the hash of the password with which users log in, if any. `may_be_public` confirms ranges that
-    contain every address. Raises UsageError for a service without TLS or without a token or an argon2 password, and
-    for missing, invalid or public ranges.
+    `may_be_public` confirms ranges that contain every address. Raises UsageError for missing, invalid or public ranges.
     """
-    if not has_tls:
-        raise UsageError("--expose is refused: the service has no TLS", "expose only services that listen with TLS")
-    if password_hash and not ARGON2.fullmatch(password_hash):
-        raise UsageError(
-            "--expose is refused: the password is not hashed with argon2, and other hashes are guessed too fast",
-            "hash it: python -c 'from jupyter_server.auth import passwd; print(passwd())'",
-        )
-    if not (has_token or password_hash):
-        raise UsageError(
-            "--expose is refused: the service has neither a token nor a password", "give it a token or a password"
-        )
     if not source_cidrs:
         raise UsageError(
             "--expose needs the addresses that may connect",

@@ -171,12 +171,11 @@ def test_an_inference_service_has_the_pod_of_the_server() -> None:
     assert made["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "RawDeployment"
 
 
-def test_the_owner_names_owner_run_end_and_objects() -> None:
+def test_the_owner_names_owner_run_and_objects() -> None:
     job = owner_job(shape(), ASKED, "abc", [("v1", "Secret", "digits")], NOW)
     notes = job["metadata"]["annotations"]
     assert notes["windlass.dev/owner"] == "ana@example.com"
     assert notes["windlass.dev/model-of-run"] == "digits-1a2b"
-    assert notes["windlass.dev/ends-at"] == "1800007200"
     assert notes["windlass.dev/deployment-objects"] == "Secret/digits"
     assert (job["spec"]["activeDeadlineSeconds"], job["metadata"]["labels"]["windlass.dev/user"]) == (
         7200,

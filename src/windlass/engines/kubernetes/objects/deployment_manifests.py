@@ -64,8 +64,6 @@ OBJECTS_ANNOTATION: Final = "windlass.dev/deployment-objects"
 """Annotation of the owner with `KIND/NAME` of each object that it owns, separated by commas."""
 OWNER_ANNOTATION: Final = "windlass.dev/owner"
 RUN_ANNOTATION: Final = "windlass.dev/model-of-run"
-ENDS_ANNOTATION: Final = "windlass.dev/ends-at"
-"""Annotation of the owner: when the deployment ends, in Unix seconds; missing if it never does."""
 APPS: Final = "apps/v1"
 AUTOSCALING: Final = "autoscaling/v2"
 KSERVE: Final = "serving.kserve.io/v1beta1"
@@ -120,14 +118,11 @@ def owner_job(shape: Shape, asked: DeploymentRequest, digest: str, owned: Sequen
     pod = sleeping(shape.supervisor_image or shape.image, shape.python, 0)
     made = own_job(shape, None, asked.name, labels(shape, asked), pod, 0)
     made["spec"] |= {"parallelism": 0, "completions": 1, "ttlSecondsAfterFinished": 0}
-    ends: dict[str, str] = {}
     if asked.ends_at is not None:
         made["spec"]["activeDeadlineSeconds"] = max(1, math.ceil(asked.ends_at - now))
-        ends = {ENDS_ANNOTATION: f"{asked.ends_at:.0f}"}
     made["metadata"]["labels"].pop(layout.QUEUE_LABEL, None)  # It needs no quota, and must not wait for any.
     made["metadata"]["annotations"] |= {
         **about(asked),
-        **ends,
         DIGEST_ANNOTATION: digest,
         OBJECTS_ANNOTATION: ",".join(f"{kind}/{name}" for _, kind, name in owned),
     }
