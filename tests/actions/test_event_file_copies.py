@@ -58,13 +58,20 @@ def test_metrics_of_a_run_are_written_once(context: Context, tmp_path: Path) -> 
     run = windlass.run({"name": "reports", "run": "train.py", "start": "cold"}, context=context)
     run.wait()
     folder = tmp_path / "logs"
-    with context.store() as store:
-        copies = EventFileCopies(folder, [run.id])
-        copies.update(store)
-        [written] = (folder / run.id).glob("*tfevents*")
-        assert b"loss" in written.read_bytes()
-        copies.update(store)
-        assert list((folder / run.id).glob("*tfevents*")) == [written]
+    copies = EventFileCopies(folder, [run.id])
+    copies.update(context)
+    [written] = (folder / run.id).glob("*tfevents*")
+    assert b"loss" in written.read_bytes()
+    copies.update(context)
+    assert list((folder / run.id).glob("*tfevents*")) == [written]
+
+
+def test_a_record_that_cannot_be_opened_now_is_opened_again_later(
+    context: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context.home.write_text("no folder")
+    EventFileCopies(tmp_path / "logs", ["digits-7f3k2"]).update(context)
+    assert capsys.readouterr().err.startswith("digits-7f3k2: ")
 
 
 def test_event_files_in_the_outputs_of_a_run_are_linked(context: Context, tmp_path: Path) -> None:
@@ -72,7 +79,6 @@ def test_event_files_in_the_outputs_of_a_run_are_linked(context: Context, tmp_pa
     (tmp_path / "train.py").write_text(write)
     run = windlass.run({"name": "writes", "run": "train.py", "start": "cold"}, context=context)
     output = Path(run.wait().output_dir)
-    with context.store() as store:
-        EventFileCopies(tmp_path / "logs", [run.id, str(tmp_path)]).update(store)
+    EventFileCopies(tmp_path / "logs", [run.id, str(tmp_path)]).update(context)
     assert (tmp_path / "logs" / run.id).resolve() == output
     assert (tmp_path / "logs" / tmp_path.name).resolve() == tmp_path

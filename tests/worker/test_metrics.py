@@ -74,6 +74,14 @@ def test_events_have_at_most_8_kib_and_lose_no_point() -> None:
     assert len(found) == 31
 
 
+def test_long_names_that_differ_at_their_ends_are_two_series() -> None:
+    points = MetricPoints(1)
+    names = {f"{'layer/' * 32}{last}" for last in "ab"}
+    for name in names:
+        points.add(0, "tensorboard", name, 1, NOW, 0.5)
+    assert {batch["name"] for batch in batches(take(points, NOW))} == names
+
+
 def test_many_points_are_thinned_to_their_extremes() -> None:
     points = MetricPoints(1)
     for step in range(100_000):

@@ -38,11 +38,12 @@ class EventFileCopies:
         self._last: dict[str, dict[tuple[str, str, int], float]] = {}
         """Time of the newest written point, by run and series."""
 
-    def update(self, store: Store) -> None:
+    def update(self, context: Context) -> None:
         """Copies what is new in each source. A source that does not answer now is asked again by the next call."""
         for source in self._sources:
             try:
-                self._update(source, store)
+                with context.store() as store:
+                    self._update(source, store)
             except (WindlassError, StoreError, OSError) as error:
                 print(f"{source}: {error}", file=sys.stderr, flush=True)
 
@@ -115,8 +116,7 @@ def main(words: Sequence[str], context: Context) -> None:
     """
     copies, parent = EventFileCopies(Path(os.environ[SERVICE_DIR], words[0]), words[1:]), os.getppid()
     while os.getppid() == parent:
-        with context.store() as store:
-            copies.update(store)
+        copies.update(context)
         time.sleep(PAUSE_SECONDS)
 
 

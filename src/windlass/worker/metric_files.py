@@ -20,6 +20,7 @@ from windlass.worker import process
 from windlass.worker.collect import CACHE_VARIABLES, CACHES, KERNEL, MARKS
 from windlass.worker.event_file import Damaged, EventFile, Point
 from windlass.worker.metric_tables import CSV_NAME, CsvFile, TrainerStates
+from windlass.worker.metrics import NAME_CHARS
 
 if TYPE_CHECKING:
     Reader = EventFile | CsvFile | TrainerStates
@@ -34,7 +35,6 @@ MAX_FILES = 1_000
 """Maximum number of new files with metrics."""
 MAX_SERIES = 500
 """Maximum number of curves of one attempt."""
-MAX_NAME_CHARS = 200
 MAX_POINTS = 100_000
 """Maximum number of values of one scan; the next scan goes on."""
 OLD_SECONDS = 60.0
@@ -266,7 +266,7 @@ def printable(text: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    return len(text) <= MAX_NAME_CHARS and text.isprintable() and bool(text.strip())
+    return len(text) <= NAME_CHARS and text.isprintable() and bool(text.strip())
 
 
 def _has_name_of_metrics(name: str) -> bool:

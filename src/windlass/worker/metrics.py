@@ -28,7 +28,7 @@ ALL_RANKS = 16
 """Largest number of ranks whose values are all kept. With more, only rank 0 has series, besides those of the node."""
 MAX_SERIES = 1_000
 """Maximum number of series of a node; points of further series are not kept."""
-NAME_CHARS = 120
+NAME_CHARS = 200
 STEP_SECONDS = "step_seconds"
 """Name of the series with the mean seconds per step of a rank, which Windlass measures."""
 MIN_STEP_WINDOW, STEP_WINDOW_SHARE = 5.0, 0.01
