@@ -32,8 +32,6 @@ def test_sources_are_chosen_in_their_order_and_then_the_lowest_rank() -> None:
         series([5], source="other", name="acc"),
     ]
     assert [(one.name, one.values) for one in chosen(every)] == [("acc", (4,)), ("loss", (3,))]
-    assert [one.values for one in chosen(every, source="log")] == [(1,)]
-    assert [one.values for one in chosen(every, rank=1)] == [(2,)]
 
 
 def test_measured_series_are_shown_for_every_rank() -> None:
@@ -88,13 +86,6 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
     assert refused.value.hint == "did you mean loss?; known are loss, acc"
     assert [one.name for one in named([series([1.0]), series([1.0], name="eval/acc")], ["eval/*"], "x")] == ["eval/acc"]
     assert [one.name for one in named([series([1.0], name="[x]")], ["[x]"], "x")] == ["[x]"], "a name is no pattern"
-
-
-def test_thinned_curves_keep_their_summary() -> None:
-    found = run_metrics("digits-1", Phase.SUCCEEDED, [series([float(at) for at in range(1000)])], max_points=40)
-    (curve,) = found.metrics
-    assert curve.count == 1000
-    assert len(curve.values) == len(curve.steps) == len(curve.times) == len(curve.attempts) <= 50
 
 
 def test_long_columns_have_one_row_for_each_point() -> None:

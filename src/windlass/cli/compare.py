@@ -121,15 +121,13 @@ def _of_metric(name: str, found: Sequence[MetricSummary | None], at: int, *, exa
         return _Column(f"{title} {visible(name)}", tuple(_value(point, exact=exact) for point in points), cut)
 
     last = [None if one is None else one.last for one in found]
-    lowest = [None if one is None else one.lowest for one in found]
-    highest = [None if one is None else one.highest for one in found]
-    match better(name):
-        case "lowest":
-            return [column("last", last, 300 + at), column("best", lowest, 200 + at)]
-        case "highest":
-            return [column("last", last, 300 + at), column("best", highest, 200 + at)]
+    if better(name):
+        best = [None if one is None else one.best for one in found]
+        return [column("last", last, 300 + at), column("best", best, 200 + at)]
     if all(one is None or one.lowest == one.highest for one in found):
         return [column("last", last, 600 + at)]
+    lowest = [None if one is None else one.lowest for one in found]
+    highest = [None if one is None else one.highest for one in found]
     return [column("last", last, 600 + at), column("min", lowest, 700 + at), column("max", highest, 700 + at)]
 
 

@@ -218,16 +218,17 @@ def fitting(
     of 0 removes the column, and a last line lists the removed columns.
     """
     shown = {cells[0]: cells for cells in zip(titles, *rows, strict=True)}
+    widths = {title: max(map(width_of, cells)) for title, cells in shown.items()}
     for title, least in cuts if columns is not None else ():
-        widths = {name: max(map(width_of, cells)) for name, cells in shown.items()}
         over = sum(widths.values()) + GAP * (len(widths) - 1) - (columns or 0)
         if over <= 0 or title not in shown:
             continue
         if least == 0:
-            del shown[title]
+            del shown[title], widths[title]
         else:
             width = max(least, widths[title] - over)
             shown[title] = tuple(cut(cell, width) for cell in shown[title])
+            widths[title] = max(map(width_of, shown[title]))
     head, *rest = zip(*shown.values(), strict=True)
     lines = titled(head, rest, paint)
     if missing := [title for title in titles if title not in shown]:

@@ -24,6 +24,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.worker.metrics import kept_points
+
 FILE: Final = "metrics.jsonl"
 """Name of the file in the folder of a run."""
 MAX_BYTES: Final = 32 << 20
@@ -218,7 +220,7 @@ def thinned(series: Sequence[Series], max_points: int) -> tuple[Series, ...]:
 
 
 def thin(series: Series, max_points: int) -> Series:
-    """Returns a series with at most about `max_points` points: first, last, lowest and highest of each of equal parts.
+    """Returns a series with at most about `max_points` points, which keep the extremes.
 
     The first and the last point of each attempt are kept, so that each restart stays visible.
     """
@@ -227,12 +229,7 @@ def thin(series: Series, max_points: int) -> Series:
     kept: list[int] = []
     width = math.ceil(len(series) / max(max_points // 4, 1))
     for _, first, last in _stretches(series.attempts):
-        for at in range(first, last, width):
-            part = range(at, min(at + width, last))
-            finite = [index for index in part if math.isfinite(series.values[index])] or list(part)
-            odd = next((index for index in part if not math.isfinite(series.values[index])), part[0])
-            value = series.values.__getitem__
-            kept += sorted({part[0], min(finite, key=value), max(finite, key=value), odd, part[-1]})
+        kept += [first + index for index in kept_points(series.values[first:last], width)]
     columns = (series.attempts, series.steps, series.times, series.values)
     attempts, steps, times, values = (tuple(column[index] for index in kept) for column in columns)
     return replace(series, attempts=attempts, steps=steps, times=times, values=values)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias
 
 from windlass.errors import UsageError, near
-from windlass.runs.metrics import Series, as_json, thin
+from windlass.runs.metrics import Series, as_json
 from windlass.runs.phase import Phase
 from windlass.views.serialise import view_of
 
@@ -46,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """Summary of one metric over all of its points, including those that are left out of a thinned curve."""
+    """Summary of one metric over all of its points."""
 
     name: str
     source: str
@@ -128,14 +128,9 @@ class RunMetrics:
     """Series that are not shown, because another source or a lower rank has the metric."""
 
 
-def run_metrics(
-    run_id: str, phase: Phase, series: Sequence[Series], *, others: Sequence[Series] = (), max_points: int | None = None
-) -> RunMetrics:
-    """Builds the view of a run's metrics from the shown series and the series that are not shown.
-
-    `max_points` limits the points of each curve, keeping extremes; summaries count all points.
-    """
-    curves = tuple(curve_of(one, max_points) for one in series)
+def run_metrics(run_id: str, phase: Phase, series: Sequence[Series], *, others: Sequence[Series] = ()) -> RunMetrics:
+    """Builds the view of a run's metrics from the shown series and the series that are not shown."""
+    curves = tuple(map(curve_of, series))
     return RunMetrics(
         run_id,
         phase,
@@ -146,17 +141,15 @@ def run_metrics(
     )
 
 
-def chosen(series: Iterable[Series], *, source: str | None = None, rank: int | None = None) -> tuple[Series, ...]:
+def chosen(series: Iterable[Series]) -> tuple[Series, ...]:
     """Returns the series to show, sorted by name: one for each metric, and those of all ranks for measured values.
 
     If several series have the name of a metric, the source is chosen in the order of `SOURCES`, then the lowest rank.
-    `source` and `rank` restrict the choice.
     """
     order = {name: at for at, name in enumerate(SOURCES)}
     found: dict[tuple[str, int], Series] = {}
     for one in sorted(series, key=lambda one: (one.name, order.get(one.source, len(order)), one.rank)):
-        if source in (None, one.source) and rank in (None, one.rank):
-            found.setdefault((one.name, one.rank if one.source == NODE else -1), one)
+        found.setdefault((one.name, one.rank if one.source == NODE else -1), one)
     return tuple(found.values())
 
 
@@ -178,16 +171,15 @@ def _matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-def curve_of(series: Series, max_points: int | None = None) -> MetricCurve:
-    """Returns the curve of a series that is not empty, with at most about `max_points` points."""
-    shown = series if max_points is None else thin(series, max_points)
+def curve_of(series: Series) -> MetricCurve:
+    """Returns the curve of a series that is not empty."""
     return view_of(
         MetricCurve,
         summary_of(series),
-        attempts=shown.attempts,
-        steps=shown.steps,
-        times=shown.times,
-        values=tuple(map(as_json, shown.values)),
+        attempts=series.attempts,
+        steps=series.steps,
+        times=series.times,
+        values=tuple(map(as_json, series.values)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from windlass.worker.protocol import MetricsReported
@@ -155,23 +156,26 @@ class MetricPoints:
 
 
 def thinned(points: list[tuple[float | None, float, Any]], most: int) -> list[tuple[float | None, float, Any]]:
-    """Returns at most about `most` points: the first, last, lowest, highest and first non-finite one of each of equal
-    parts.
-    """
+    """Returns at most about `most` points, which keep the extremes."""
     if len(points) <= most:
         return points
-    kept: set[int] = set()
     width = math.ceil(len(points) / max(1, most // 4))
-    for at in range(0, len(points), width):
-        part = range(at, min(at + width, len(points)))
-        finite = [index for index in part if not isinstance(points[index][2], str)]
+    values = [math.nan if isinstance(value, str) else value for _, _, value in points]
+    return [points[index] for index in kept_points(values, width)]
+
+
+def kept_points(values: Sequence[float], width: int) -> list[int]:
+    """Returns the indexes of the first, last, lowest, highest and first non-finite one of each `width` values."""
+    kept: set[int] = set()
+    for at in range(0, len(values), width):
+        part = range(at, min(at + width, len(values)))
+        finite = [index for index in part if abs(values[index]) < math.inf]  # an integer may be too large for a float
         kept.update((part[0], part[-1]))
         if finite:
-            kept.add(min(finite, key=lambda index: points[index][2]))
-            kept.add(max(finite, key=lambda index: points[index][2]))
+            kept.update((min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)))
         if len(finite) < len(part):
-            kept.add(next(index for index in part if isinstance(points[index][2], str)))
-    return [points[index] for index in sorted(kept)]
+            kept.add(next(index for index in part if not abs(values[index]) < math.inf))
+    return sorted(kept)
 
 
 def _batches(
