@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import os
+import re
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from tests.helpers.until import until
 
 from windlass.engines.deployments import Deployment, DeploymentPhase, DeploymentRequest
 from windlass.engines.sagemaker import objects
+from windlass.engines.sagemaker.twin import deployments
 from windlass.engines.sagemaker.twin.deployments import TwinDeployments
 from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
@@ -23,12 +28,14 @@ from windlass.worker import process
 pytestmark = pytest.mark.slow
 
 SERVE = f"""#!{sys.executable} -S
-import http.server, os, pathlib, signal, sys
+import http.server, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
 folder = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "model")
 weights = (folder / "weights.bin").read_bytes()
 if weights == b"broken":
     raise SystemExit("ValueError: broken weights")
+while weights.startswith(b"/") and not pathlib.Path(weights.decode()).exists():
+    time.sleep(0.01)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
@@ -59,10 +66,17 @@ class Machine:
         target = SageMakerLocalTarget(name="here", python=str(self.bin / "python"), **fields)
         return TwinDeployments(target, self.folder / "home", os.environ)
 
-    def deploy(self, seconds: float = 600.0, **fields: Any) -> Deployment:
+    def deploy(
+        self,
+        seconds: float = 600.0,
+        *,
+        name: str = "digits",
+        on_progress: Callable[[str], None] = lambda line: None,
+        **fields: Any,
+    ) -> Deployment:
         deployments = self.deployments()
-        request = DeploymentRequest("digits", self.model, Clock().time() + seconds, "ada", **fields)
-        return deployments.deploy(deployments.plan(request), lambda line: None)
+        request = DeploymentRequest(name, self.model, Clock().time() + seconds, "ada", **fields)
+        return deployments.deploy(deployments.plan(request), on_progress)
 
     def processes(self) -> list[int]:
         """Returns the processes of all deployments below the folder."""
@@ -81,8 +95,8 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
-    if made.deployments().list():
-        made.deployments().undeploy("digits", lambda line: None)
+    for one in made.deployments().list():
+        made.deployments().undeploy(one.name, lambda line: None)
 
 
 def test_serve_answers_with_the_model_and_undeploy_leaves_nothing(machine: Machine) -> None:
@@ -141,6 +155,66 @@ def test_deployment_whose_manager_was_killed_is_listed_as_failed(machine: Machin
     os.kill(manager, signal.SIGKILL)
     until(lambda: [one.phase for one in machine.deployments().list()] == [DeploymentPhase.FAILED])
     assert machine.deploy().phase is DeploymentPhase.READY  # a repeated deploy starts it again
+
+
+class Killed(BaseException):
+    """The end of the process that deploys."""
+
+
+def test_servers_that_do_not_listen_yet_have_ports_of_their_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(line: str) -> None:
+        raise Killed
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(deployments, "PORT", free.getsockname()[1])  # 8080 may be in use
+    may_listen = machine.folder / "may-listen"
+    (machine.model / "weights.bin").write_text(str(may_listen))
+    with pytest.raises(Killed):
+        machine.deploy(name="letters", on_progress=killed)
+    (machine.model / "weights.bin").write_bytes(b"weights")
+    machine.deploy()
+    may_listen.touch()
+    until(lambda: {one.phase for one in machine.deployments().list()} == {DeploymentPhase.READY})
+    for name, weights in (("digits", "weights"), ("letters", str(may_listen))):
+        answer = machine.deployments().invoke(name, b"-1", "text/csv", "text/csv", 5.0)
+        assert answer.body.decode() == f"{weights}-1"
+
+
+class Other(http.server.BaseHTTPRequestHandler):
+    """Answers as a server of another model."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Writes no log."""
+
+
+def test_another_server_on_the_port_of_an_ended_one_does_not_answer_for_it(machine: Machine) -> None:
+    ports: list[str] = []
+    machine.deploy(on_progress=lambda line: ports.extend(re.findall(r"127\.0\.0\.1:(\d+)", line)))
+    [server] = [pid for pid in machine.processes() if "bin/serve\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(server, signal.SIGKILL)
+    until(lambda: [one.phase for one in machine.deployments().list()] == [DeploymentPhase.FAILED])
+    with http.server.HTTPServer(("127.0.0.1", int(ports[0])), Other) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(EngineError, match="digits answers no requests: its server has ended"):
+                machine.deployments().invoke("digits", b"-1", "text/csv", "text/csv", 5.0)
+            [listed] = machine.deployments().list()
+            assert listed.ready_replicas == 0
+        finally:
+            other.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

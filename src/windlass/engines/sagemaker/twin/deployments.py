@@ -6,6 +6,7 @@ Each deployment is a job of the emulation, whose manager ends it at its time lim
 from __future__ import annotations
 
 import builtins
+import fcntl
 import hashlib
 import http.client
 import json
@@ -13,7 +14,8 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -34,7 +36,7 @@ from windlass.engines.sagemaker.model_archive import archive_digest, write_archi
 from windlass.engines.sagemaker.plan import LOCAL_IMAGE, LOCAL_ROLE
 from windlass.engines.sagemaker.service import ENDED, STOPPING, VALIDATION, Absent, Description, Refused
 from windlass.engines.sagemaker.twin.description import RUNTIME_EXCEEDED
-from windlass.engines.sagemaker.twin.job import JobFolder
+from windlass.engines.sagemaker.twin.job import JobFolder, system_errors
 from windlass.engines.sagemaker.twin.service import FOLDER, Twin
 from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
@@ -172,18 +174,32 @@ class TwinDeployments(Deployments):
 
             files[SERVING] = archive()
         objects.put(folder, files, self._home)
+        twin = Twin(self._home, self._environ, grace_seconds=GRACE_SECONDS, python=str(self._python(request)))
+        with self._ports_locked():
+            try:
+                twin.create(self._job(request, digest))
+            except Refused as error:
+                if error.code != "ResourceInUse":  # another command has created the same job meanwhile
+                    raise
+
+    @contextmanager
+    def _ports_locked(self) -> Iterator[None]:
+        """Prevents two processes from choosing the same port. Raises EngineError."""
+        root = self._home / FOLDER
+        with system_errors(str(root)):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            python = str(self._python(request))
-            Twin(self._home, self._environ, grace_seconds=GRACE_SECONDS, python=python).create(
-                self._job(request, digest)
-            )
-        except Refused as error:
-            if error.code != "ResourceInUse":  # another command has created the same job meanwhile
-                raise
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _job(self, request: DeploymentRequest, digest: str) -> dict[str, Any]:
         """Returns the request of the job that serves a model."""
-        port, python = _free_port(), self._python(request)
+        python = self._python(request)
+        # A server that is starting does not listen yet.
+        port = _free_port({self._port(path.name) for path in (self._home / FOLDER).glob(f"{PREFIX}*")})
         own = [str(python), "-m", "windlass.serving", layout.MODEL, "--port", str(port), *request.server_options]
         seconds = (
             FOREVER_SECONDS if request.ends_at is None else max(1, math.ceil(request.ends_at - self._clock.time()))
@@ -223,12 +239,14 @@ class TwinDeployments(Deployments):
     def _wait_ready(self, name: str) -> None:
         """Waits until the program answers GET /ping. Raises EngineError with the first cause."""
         until = self._clock.time() + READY_SECONDS
-        while not self._is_ready(name):
+        while True:
             found = self._described(name)
             if found is None:
                 raise EngineError(f"job {name} was deleted while it was starting")
             if found["TrainingJobStatus"] in (*ENDED, STOPPING):
                 raise EngineError(f"the model server has ended: {self._cause(name, found)}", "correct the model's code")
+            if self._is_ready(name, found):
+                return
             if self._clock.time() >= until:
                 lines = self._log_lines(name)
                 said = f"; its log ends with: {lines[-1]}" if lines else ""
@@ -246,10 +264,12 @@ class TwinDeployments(Deployments):
         lines = [text for _, text in self._twin.read_log(streams[-1]).lines] if streams else []
         return [line.strip()[:500] for line in lines if line.strip()][-LOG_LINES:]
 
-    def _is_ready(self, name: str) -> bool:
+    def _is_ready(self, name: str, job: Description) -> bool:
+        if job["TrainingJobStatus"] in ENDED:  # another server may have its port
+            return False
         try:
             return _request(self._port(name), "GET", "/ping", b"", {}, PING_SECONDS).status == http.client.OK
-        except (OSError, http.client.HTTPException, Absent):
+        except (OSError, http.client.HTTPException):
             return False
 
     # -- list and undeploy --------------------------------------------------------------------------------------------
@@ -273,7 +293,7 @@ class TwinDeployments(Deployments):
         return Deployment(name, self._target.name, DeploymentPhase.FAILED, cause=cause, objects=(left,))
 
     def _deployment(self, name: str, job: Description) -> Deployment:
-        status, is_ready = job["TrainingJobStatus"], self._is_ready(name)
+        status, is_ready = job["TrainingJobStatus"], self._is_ready(name, job)
         phase = DeploymentPhase.READY if is_ready else DeploymentPhase.CREATING
         if status == STOPPING:
             phase = DeploymentPhase.DELETING
@@ -325,8 +345,13 @@ class TwinDeployments(Deployments):
     @override
     def invoke(self, name: str, body: bytes, content_type: str, accept: str, timeout: float) -> ModelResponse:
         job = endpoint_name(name)
-        if NAME_TAG not in self._tags(job):
+        if NAME_TAG not in self._tags(job) or (found := self._described(job)) is None:
             raise self._unknown(name)
+        if found["TrainingJobStatus"] in ENDED:
+            raise EngineError(
+                f"{name} answers no requests: its server has ended: {self._cause(job, found)}",
+                f"windlass services --on {self._target.name}",
+            )
         try:
             fields = {"Content-Type": content_type, "Accept": accept}
             return _request(self._port(job), "POST", "/invocations", body, fields, timeout)
@@ -371,17 +396,19 @@ def _serve(python: Path) -> str | None:
     return shutil.which("serve", path=str(python.parent))
 
 
-def _free_port() -> int:
+def _free_port(taken: Collection[int]) -> int:
     """Returns 8080, at which SageMaker's containers listen, or another free port if that one is taken."""
     import socket
 
-    for port in (PORT, 0):
+    for port in (PORT, *(0 for _ in range(len(taken) + 1))):
         with socket.socket() as found:
             try:
                 found.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return int(found.getsockname()[1])
+            chosen = int(found.getsockname()[1])
+        if chosen not in taken:
+            return chosen
     raise EngineError("this machine has no free port")
 
 
