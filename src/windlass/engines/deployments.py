@@ -12,6 +12,9 @@ from windlass.plan.exposure import Exposure
 
 NAME_PATTERN: Final = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
 """Names of deployments. They become parts of names of objects in a cluster and in AWS."""
+DEFAULT_CPUS: Final = 1.0
+DEFAULT_MEMORY_BYTES: Final = 2 << 30
+"""Size of a server. Targets whose servers have no size of their own refuse others than these."""
 
 
 class DeploymentPhase(StrEnum):
@@ -54,8 +57,8 @@ class DeploymentRequest:
     replicas: int = 1
     max_replicas: int = 0
     """Maximum number of replicas of the autoscaler; 0 without one."""
-    cpus: float = 1.0
-    memory_bytes: int = 2 << 30
+    cpus: float = DEFAULT_CPUS
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     gpus: int = 0
     is_serverless: bool = False
     """Whether SageMaker runs the model only during requests."""

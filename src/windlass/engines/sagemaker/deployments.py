@@ -12,6 +12,8 @@ from typing import ClassVar, Final
 
 from windlass.compat import override
 from windlass.engines.deployments import (
+    DEFAULT_CPUS,
+    DEFAULT_MEMORY_BYTES,
     Deployment,
     DeploymentPhase,
     DeploymentPlan,
@@ -126,6 +128,12 @@ class SageMakerDeployments(Deployments):
         if request.max_replicas:
             yield "autoscaling of endpoints is not supported on SageMaker", "name the number: --replicas"
         if request.is_serverless:
+            if request.instance:
+                yield "serverless endpoints have no instance type", "leave out --instance or --serverless"
+            if request.replicas > 1:
+                yield "serverless endpoints have no replicas: AWS scales them", "leave out --replicas"
+            if request.cpus != DEFAULT_CPUS:
+                yield "serverless endpoints have CPUs in proportion to their memory", "set --memory, without --cpus"
             if request.gpus:
                 yield "serverless endpoints have no GPUs", "leave out --serverless, and name an --instance"
             if request.memory_bytes > SERVERLESS_GB << 30:
@@ -137,6 +145,11 @@ class SageMakerDeployments(Deployments):
             yield f"there is no instance type {request.instance}", misspelt(request.instance)
         elif request.gpus > (num_gpus(request.instance) or 0):
             yield f"{request.instance} has fewer than {request.gpus} GPUs", "name another --instance"
+        elif request.cpus != DEFAULT_CPUS or request.memory_bytes != DEFAULT_MEMORY_BYTES:
+            yield (
+                f"CPUs and memory of an endpoint are those of {request.instance}",
+                "leave out --cpus and --memory, or name another --instance",
+            )
         if request.ends_at is not None and request.ends_at <= self._access.clock.time():
             yield "the end of the deployment is in the past", "name a longer time: --for 8h"
         if request.ends_at is not None and not self._access.target.schedule_role:

@@ -223,6 +223,11 @@ def test_another_server_on_the_port_of_an_ended_one_does_not_answer_for_it(machi
         ({"image": "digits:1"}, "an image is not supported"),
         ({"is_serverless": True}, "serverless"),
         ({"replicas": 2}, "several replicas"),
+        ({"cpus": 2.0}, "--cpus is not supported"),
+        ({"memory_bytes": 4 << 30}, "--memory is not supported"),
+        ({"gpus": 1}, "--gpus is not supported"),
+        ({"instance": "ml.m5.large"}, "--instance is not supported"),
+        ({"server_options": ("--batch", "8")}, "bin/serve has no options"),
     ],
 )
 def test_plan_refuses_what_one_process_cannot_do(machine: Machine, fields: dict[str, Any], message: str) -> None:

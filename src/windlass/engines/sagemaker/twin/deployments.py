@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Final
 
 from windlass.compat import override
 from windlass.engines.deployments import (
+    DEFAULT_CPUS,
+    DEFAULT_MEMORY_BYTES,
     Deployment,
     DeploymentPhase,
     DeploymentPlan,
@@ -108,6 +110,10 @@ class TwinDeployments(Deployments):
             "a load balancer": request.exposure is not None,
             "a secret or a service account": request.secrets or request.service_account,
             "several replicas": request.replicas > 1 or request.max_replicas > 1,
+            "--instance": request.instance,
+            "--cpus": request.cpus != DEFAULT_CPUS,
+            "--memory": request.memory_bytes != DEFAULT_MEMORY_BYTES,
+            "--gpus": request.gpus,
         }
         for what, is_requested in unsupported.items():
             if is_requested:
@@ -117,6 +123,8 @@ class TwinDeployments(Deployments):
                 )
         if self._target.network_isolation:
             yield "a model in an isolated network answers no requests", "remove network_isolation: from the target"
+        if request.server_options and (serve := _serve(self._python(request))):
+            yield f"{serve} has no options: found {' '.join(request.server_options)}", "leave them out"
         if not os.access(self._python(request), os.X_OK):
             yield f"there is no interpreter {self._python(request)}", "correct python: in the target"
 
