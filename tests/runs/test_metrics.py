@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.runs.metrics import MAX_SERIES, MetricsFile, Series, read_metrics, thin, thinned
+from windlass.runs.metrics import FILE, MAX_SERIES, MetricsFile, MetricsReader, Series, read_metrics, thin, thinned
 
 
 def batch(values: list[Any], *, name: str = "loss", start: int = 0) -> dict[str, Any]:
@@ -164,3 +164,38 @@ def test_short_series_keep_all_their_points_beside_long_ones() -> None:
     few = thinned([series([1.0] * 10), series([2.0] * 10_000)], 1000)
     assert len(few[0]) == 10
     assert len(few[1]) <= 1250
+
+
+def test_a_reader_parses_only_what_was_appended(tmp_path: Path) -> None:
+    file, reader = MetricsFile(tmp_path), MetricsReader(tmp_path / FILE)
+    assert reader.read() == ()
+    file.append(1, 0, 1, [batch([float(value) for value in range(500)])])
+    assert reader.read() == read_metrics(file.path)
+    assert reader.read() is reader.read()
+    file.append(2, 0, 2, [batch([1.0], start=500), batch([9.0], name="other")])
+    with file.path.open("r+b") as opened:
+        opened.write(b"#")  # a line that is parsed again would be damaged now
+    assert [len(one) for one in reader.read()] == [501, 1]
+
+
+def test_a_reader_leaves_a_line_that_is_incomplete_to_the_next_call(tmp_path: Path) -> None:
+    file, reader = MetricsFile(tmp_path), MetricsReader(tmp_path / FILE)
+    file.append(1, 0, 1, [batch([3.0])])
+    file.append(1, 0, 2, [batch([2.0], start=1)])
+    text = file.path.read_bytes()
+    file.path.write_bytes(text[:-20])
+    assert [len(one) for one in reader.read()] == [1]
+    file.path.write_bytes(text)
+    assert [len(one) for one in reader.read()] == [2]
+
+
+def test_a_reader_notices_a_file_that_was_replaced_or_has_late_lines(tmp_path: Path) -> None:
+    file, reader = MetricsFile(tmp_path), MetricsReader(tmp_path / FILE)
+    file.append(2, 0, 1, [batch([float(value) for value in range(5_000)])])
+    assert [len(one) for one in reader.read()] == [5_000]
+    file.append(1, 0, 1, [batch([7.0])])
+    assert reader.read() == read_metrics(file.path)
+    file.thin(100)
+    assert reader.read() == read_metrics(file.path)
+    file.path.unlink()
+    assert reader.read() == ()

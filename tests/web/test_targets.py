@@ -183,3 +183,19 @@ def test_copied_metrics_reach_an_open_page(tmp_path: Path, path: str) -> None:
                 pass
 
         asyncio.run(follow())
+
+
+def test_open_page_learns_that_a_target_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(targets, "LATE_SECONDS", -1.0)
+    with page_with(tmp_path, cluster) as page:
+
+        async def follow() -> None:
+            stream = change_stream(page.site, page.changes).body_iterator  # type: ignore[attr-defined]
+            await anext(stream)
+            assert '"runs": []' in await anext(stream)
+            await asyncio.to_thread(page.client.get, "/")
+            async with asyncio.timeout(30):
+                assert '"runs": []' in await anext(stream)
+
+        asyncio.run(follow())

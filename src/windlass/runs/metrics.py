@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from windlass.worker.metrics import kept_points
 
@@ -39,6 +39,8 @@ MAX_CHARS: Final = 1_000
 """Maximum characters of the name of a series."""
 SOURCE: Final = re.compile(r"[a-z-]{0,20}")
 """Text of a source, which becomes part of the names of folders."""
+TAIL_BYTES: Final = 256
+"""Bytes by which a `MetricsReader` recognises the file that it has read."""
 _NAME: Final = re.compile(rb'"name": ?("(?:[^"\\]|\\.)*")')
 """Name of the metric in a line."""
 NOT_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -141,6 +143,48 @@ def read_metrics(path: Path) -> tuple[Series, ...]:
         return ()
 
 
+class MetricsReader:
+    """Reader of a file of metrics that grows: each call parses only what was appended since the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._columns: dict[tuple[str, str, int], _Columns] = {}
+        self._attempt = 0
+        """Attempt of the last line."""
+        self._end, self._tail = 0, b""
+        """Position up to which the file was read, and the bytes before it, which differ in a file that was replaced."""
+        self._series: tuple[Series, ...] = ()
+
+    def read(self) -> tuple[Series, ...]:
+        """Returns what `read_metrics` returns, without a last line that is incomplete. Raises OSError."""
+        with self._lock:
+            try:
+                with open(self._path, "rb") as file:
+                    self._read(file)
+            except FileNotFoundError:
+                self._begin()
+            return self._series
+
+    def _read(self, file: BinaryIO) -> None:
+        file.seek(self._end - len(self._tail))
+        is_same = file.read(len(self._tail)) == self._tail
+        data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        lines = _in_order(line for line in map(_parsed, data.split(b"\n")) if line is not None)
+        if not is_same or (lines and lines[0]["attempt"] < self._attempt):  # replaced, or with late lines
+            self._begin()
+            self._read(file)
+        elif data:
+            _add(self._columns, lines)
+            self._attempt = lines[-1]["attempt"] if lines else self._attempt
+            self._end, self._tail = self._end + len(data), (self._tail + data)[-TAIL_BYTES:]
+            self._series = _as_series(self._columns)
+
+
 def read_names(path: Path) -> tuple[str, ...]:
     """Returns the names of the metrics in a file, without parsing points. Raises OSError, also without a file."""
     with open(path, "rb") as file:
@@ -159,7 +203,17 @@ def parse_metrics(lines: Iterable[bytes]) -> tuple[Series, ...]:
 
 def _series_in(lines: Iterable[dict[str, Any]]) -> tuple[Series, ...]:
     found: dict[tuple[str, str, int], _Columns] = {}
-    for line in sorted(lines, key=itemgetter("attempt")):  # logs of an attempt may be read after the next has begun
+    _add(found, _in_order(lines))
+    return _as_series(found)
+
+
+def _in_order(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns lines by attempt: logs of an attempt may be read after the next has begun."""
+    return sorted(lines, key=itemgetter("attempt"))
+
+
+def _add(found: dict[tuple[str, str, int], _Columns], lines: Iterable[dict[str, Any]]) -> None:
+    for line in lines:
         if not line["values"]:
             continue
         key = (line["name"], line["source"], line["rank"])
@@ -170,6 +224,9 @@ def _series_in(lines: Iterable[dict[str, Any]]) -> tuple[Series, ...]:
         columns.steps += line["steps"]
         columns.times += line["times"]
         columns.values += line["values"]
+
+
+def _as_series(found: Mapping[tuple[str, str, int], _Columns]) -> tuple[Series, ...]:
     return tuple(
         Series(*key, tuple(one.attempts), tuple(one.steps), tuple(one.times), tuple(one.values))
         for key, one in found.items()

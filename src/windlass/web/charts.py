@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.runs.metrics import FILE, Series, as_json, parse_metrics, read_metrics, thin
+from windlass.runs.metrics import FILE, MetricsReader, Series, as_json, parse_metrics, thin
 from windlass.views.pages import Curve, HeatMap, HeatRow, MetricName, MetricsData
-from windlass.web.files import state_of
 from windlass.web.site import Site
 from windlass.worker.metrics import NODE, STEP_SECONDS
 
@@ -39,9 +38,9 @@ def why_missing(site: Site, store: Store, run_id: str, target: str) -> str:
 
 
 def series_of(site: Site, store: Store, run_id: str) -> tuple[Series, ...]:
-    """Returns the series of a run, parsed again only if the file has changed. Raises OSError."""
-    path = store.run_dir(run_id) / FILE
-    return site.metrics.get(run_id, state_of(path), lambda: read_metrics(path))
+    """Returns the series of a run; of its file, only new lines are parsed. Raises OSError."""
+    reader = site.metrics.get(run_id, None, lambda: MetricsReader(store.run_dir(run_id) / FILE))
+    return reader.read()
 
 
 def metrics_data(site: Site, run_id: str, given: Query) -> MetricsData:
@@ -125,7 +124,7 @@ def heat_map(site: Site, run_id: str, given: Query) -> HeatMap:
         store.status(run_id, with_progress=False)  # raises NoSuchRun
         series = series_of(site, store, run_id)
     found = [one for one in series if (one.name, one.source) == (STEP_SECONDS, NODE) and len(one)]
-    return site.heat_maps.get(run_id, sum(map(len, found)), lambda: heat_map_of(run_id, found))
+    return heat_map_of(run_id, found)
 
 
 def heat_map_of(run_id: str, series: Sequence[Series], columns: int = COLUMNS, rows: int = MAX_RANKS) -> HeatMap:

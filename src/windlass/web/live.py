@@ -121,7 +121,8 @@ class ChangeFeed:
     def _watch(self) -> None:
         """Body of the thread, which ends with the last subscriber."""
         while not self._ends():
-            with contextlib.suppress(WindlassError), self._records.open() as store:
+            # an OSError, as of too many open files, must not end the only thread that notices changes
+            with contextlib.suppress(WindlassError, OSError), self._records.open() as store:
                 version, marks, count = store.changes(), store.marks(), store.count_all()
                 self.notify(set())  # of changes before these marks
                 while self._subscribers:

@@ -161,7 +161,6 @@ class Site:
     metric_names: Cache = field(default_factory=lambda: Cache(MAX_RUNS))
     """Names of the metrics of each compared run."""
     verdicts: Cache = field(default_factory=Cache)
-    heat_maps: Cache = field(default_factory=Cache)
     tallies: Tallies = field(default_factory=Tallies)
     disk: Measurement[DiskPart] = field(default_factory=Measurement)
     abouts: dict[str, RunAbout] = field(default_factory=dict)

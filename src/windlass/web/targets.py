@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -82,6 +83,7 @@ class TargetPoller:
         self._on_change = on_change
         self._connect = connect
         self._seen: dict[str, Seen] = {}
+        self._late: set[str] = set()
         self._used_at = 0.0
         self._viewed: dict[str, tuple[str, float]] = {}
         """Target of each run whose metrics are shown, and when they were last requested."""
@@ -98,9 +100,16 @@ class TargetPoller:
         self._has_use.set()
 
     def stay(self) -> None:
-        """Asks the targets that are asked already for another `UNUSED_SECONDS`, without reading any file."""
+        """Asks the targets that are asked already for another `UNUSED_SECONDS`, without reading any file.
+
+        Reports a change if another target has become late.
+        """
         self._used_at = time.monotonic()
         self._has_use.set()
+        late = {name for name, seen in list(self._seen.items()) if self._trouble(seen) and not seen.trouble}
+        if late != self._late:
+            self._late = late
+            self._on_change(set())
 
     def use(self) -> None:
         """Asks the targets from now on, for `UNUSED_SECONDS`. Returns at once."""
@@ -158,7 +167,7 @@ class TargetPoller:
 
     def others(self, recorded: set[str]) -> list[RunState]:
         """Returns the runs of remote targets without a record on this machine."""
-        return [one for seen in self._seen.values() for one in seen.runs if one.status.id not in recorded]
+        return [one for seen in list(self._seen.values()) for one in seen.runs if one.status.id not in recorded]
 
     def _trouble(self, seen: Seen) -> str:
         if not seen.trouble and seen.asked_at is not None and self._context.now() - seen.asked_at > LATE_SECONDS:
@@ -172,55 +181,59 @@ class TargetPoller:
                 self._has_use.clear()
                 self._has_use.wait()
                 continue
+            try:
+                with self._records.open() as store:
+                    self._ask(name, store, functools.cache(lambda kind: engine_class(kind).connect(store)))
+            except Exception as error:  # any failure of a target must leave the pages of the others usable
+                text = error.message if isinstance(error, WindlassError) else f"{type(error).__name__}: {error}"
+                self._take(name, replace(self.seen(name), asked_at=None, trouble=text))
+                self._ended.wait(LOCAL_SECONDS if name == DEFAULT else REMOTE_SECONDS)
+
+    def _ask(self, name: str, store: Store, engine_of_kind: Callable[[str], Engine]) -> None:
+        """Asks a target until it fails, or is not used any more. Engines are kept: they know what they have copied."""
+        while not self._ended.is_set() and time.monotonic() - self._used_at <= UNUSED_SECONDS:
             if name == DEFAULT:
-                self._check_local()
+                self._check_local(store, engine_of_kind)
             else:
-                self._ask(name)
+                self._seen[name] = replace(self.seen(name), asked_at=self._context.now())
+                found = tuple(self._connect(name, store, self._context).list())
+                self._refresh_recorded(name, store, engine_of_kind)
+                self._take(name, Seen(found, self._context.now()))
             self._ended.wait(LOCAL_SECONDS if name == DEFAULT else REMOTE_SECONDS)
 
-    def _check_local(self) -> None:
+    def _check_local(self, store: Store, engine_of_kind: Callable[[str], Engine]) -> None:
         """Notices supervisors that have died, as `windlass ps` does; the record then has the new status."""
-        with contextlib.suppress(WindlassError), self._records.open() as store:
-            for status in store.statuses(unfinished=True):
-                with contextlib.suppress(WindlassError):
-                    engine = engine_class(store.engine_of(status.id))
-                    if not engine.is_remote:
-                        engine.connect(store).status(status.id)
+        for status in store.statuses(unfinished=True):
+            with contextlib.suppress(WindlassError):
+                kind = store.engine_of(status.id)
+                if not engine_class(kind).is_remote:
+                    engine_of_kind(kind).status(status.id)
 
-    def _ask(self, name: str) -> None:
+    def _take(self, name: str, seen: Seen) -> None:
         before = self.seen(name)
-        self._seen[name] = replace(before, asked_at=self._context.now())
-        try:
-            with self._records.open() as store:
-                found = tuple(self._connect(name, store, self._context).list())
-                self._refresh_recorded(name, store)
-        except Exception as error:  # any failure of a target must leave the pages of the others usable
-            text = error.message if isinstance(error, WindlassError) else f"{type(error).__name__}: {error}"
-            self._seen[name] = replace(before, asked_at=None, trouble=text)
-        else:
-            self._seen[name] = Seen(found, self._context.now())
-        if _shown(self._seen[name]) != _shown(before):
+        self._seen[name] = seen
+        if _shown(seen) != _shown(before):
             self._on_change(set())
 
-    def _refresh_recorded(self, name: str, store: Any) -> None:
+    def _refresh_recorded(self, name: str, store: Store, engine_of_kind: Callable[[str], Engine]) -> None:
         """Copies the newest state of the unfinished runs of a target to the records on this machine."""
         by_kind: dict[str, list[Any]] = {}
         for status in store.statuses(unfinished=True):
             if status.target == name:
                 by_kind.setdefault(store.engine_of(status.id), []).append(status)
         for kind, some in by_kind.items():
-            engine_class(kind).connect(store).statuses(some)
+            engine_of_kind(kind).statuses(some)
         for run_id, (target, at) in list(self._viewed.items()):
             if time.monotonic() - at > UNUSED_SECONDS:
                 self._viewed.pop(run_id, None)
             elif target == name:
-                self._copy_metrics(run_id, store)
+                self._copy_metrics(run_id, store, engine_of_kind)
 
-    def _copy_metrics(self, run_id: str, store: Store) -> None:
+    def _copy_metrics(self, run_id: str, store: Store, engine_of_kind: Callable[[str], Engine]) -> None:
         path = store.run_dir(run_id) / FILE
         before = self._not_copied.get(run_id), state_of(path)
         try:
-            engine_class(store.engine_of(run_id)).connect(store).metrics(run_id)
+            engine_of_kind(store.engine_of(run_id)).metrics(run_id)
             why = ""
         except (WindlassError, OSError) as error:
             why = error.message if isinstance(error, WindlassError) else str(error)
