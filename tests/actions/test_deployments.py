@@ -124,6 +124,18 @@ def test_model_without_a_name_is_not_the_working_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_name_that_would_be_changed_is_refused_with_the_one_to_use(tmp_path: Path) -> None:
+    """Otherwise no command would find the deployment by the name that the user gave it."""
+    context = Context({"WINDLASS_HOME": str(tmp_path)}, tmp_path)
+    (tmp_path / "model").mkdir()
+    with (
+        pytest.raises(UsageError, match="'My_Model' is no name for a deployment") as refused,
+        planned("model", "local", DeploymentRequest("My_Model", Path(), None, "ann"), context),
+    ):
+        pass
+    assert refused.value.hint == "--name my-model"
+
+
 class Refusing(Deployments):
     """Deployments of a target that refuses each request, because another model is up."""
 

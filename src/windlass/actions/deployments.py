@@ -84,6 +84,11 @@ def planned(
         deployments = deployments_of(on, store, context)
         found = _find_model(model, on, deployments, store, context)
         name = _valid_name(asked.name or found.name)
+        if asked.name not in ("", name):
+            raise UsageError(
+                f"'{asked.name}' is no name for a deployment: letters are small, and hyphens separate words",
+                f"--name {name}",
+            )
         staged = _new_staging(context.home / FOLDER) / MODEL
         try:
             code = code or ModelCode()
