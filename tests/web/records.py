@@ -32,12 +32,12 @@ NAMES: Final = ("digits", "bert-large", "resnet50", "llama-lora", "whisper-small
 ENDS: Final = (Phase.SUCCEEDED, Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST)
 
 
-def small_record(folder: Path) -> str:
-    """Writes a home with one failed run, whose texts contain a script; returns the id."""
+def small_record(folder: Path, engine: str = "local") -> str:
+    """Writes a home with one failed run of an engine, whose texts contain a script; returns the id."""
     run_id = "digits-7f3k2"
     history = _history(run_id, "digits", Phase.FAILED, ranks=2, labels={"team": "vision"})
     with Store(folder / "home") as store:
-        _insert(store, [(run_id, history, _plan(store, run_id))])
+        _insert(store, [(run_id, history, replace(_plan(store, run_id), engine=engine))])
         store.write_note(run_id, HOSTILE)
         run_dir = store.run_dir(run_id)
     output = run_dir / "output"

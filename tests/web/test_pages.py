@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 from tests.web.page import Page, page_over
-from tests.web.records import HOSTILE, large_run, many_runs
+from tests.web.records import HOSTILE, large_run, many_runs, small_record
 
+from windlass.engines.sagemaker.description import write_description
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunAbout, Store
 from windlass.runs.time_accounting import Spent
@@ -98,6 +99,17 @@ def test_failed_run_begins_with_its_verdict(page: Page) -> None:
 def test_unknown_run_is_not_found(page: Page) -> None:
     for path in ("", "/why", "/logs", "/artifacts", "/metrics.json", "/logs/live", "/artifacts/files/model.txt"):
         assert page.client.get(f"/runs/none-xxxxx{path}").status_code == 404
+
+
+def test_time_that_the_target_bills_is_shown(tmp_path: Path) -> None:
+    run_id = small_record(tmp_path, engine="sagemaker")
+    with Store(tmp_path / "home") as store:
+        seconds = {"TrainingTimeInSeconds": 100, "BillableTimeInSeconds": 30}
+        write_description(store.run_dir(run_id) / "attempt-1", {"ResourceConfig": {"InstanceCount": 2}, **seconds})
+    with page_over(tmp_path, run_id) as page:
+        billed = json_of(page, "/runs/{0}/time.json")["billed"]
+        assert billed == {"node_seconds": 60, "used_node_seconds": 200, "cost": None}
+        assert "<dt>Billed</dt><dd>1m" in page.client.get(f"/runs/{run_id}/time").text
 
 
 def test_part_of_a_long_run_has_the_purpose_of_most_of_its_time() -> None:

@@ -31,7 +31,7 @@ def cost(run: str | None, store: Store, context: Context, on: str | None = None)
         raise engine.unsupported("cost")
     ledger = fold_ledger(store.events(run_id), context.now(), plan.num_spares)
     found = cost_of(ledger, plan.price or _price_now(plan, context))
-    return CostReport(status.id, status.phase, ledger, found, engine.billed(run_id, found)), plan
+    return CostReport(status.id, status.phase, ledger, found, engine.billed(store.run_dir(run_id), found)), plan
 
 
 def _price_now(plan: Plan, context: Context) -> Price | None:

@@ -357,8 +357,11 @@ class Engine:
         """Lists the objects of an ended run that still run. Raises EngineError."""
         return []
 
-    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
-        """Returns the billed time that the target reports, priced like `cost`; None if the target reports none."""
+    @classmethod
+    def billed(cls, run_dir: Path, cost: Cost | None) -> Billed | None:
+        """Returns the billed time that the target has reported to the folder of a run, priced like `cost`; None without
+        any.
+        """
         return None
 
     def only_copy(self, run_id: str) -> str:

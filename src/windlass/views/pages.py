@@ -198,7 +198,8 @@ class RunTime:
     """Cost so far; null if the target has no price."""
     price: Price | None
     """Price in the plan; null if the target has none."""
-    billed: Billed | None = None
+    billed: Billed | None
+    """Usage that the target bills; null if it has reported none."""
 
 
 @dataclass(frozen=True, slots=True)

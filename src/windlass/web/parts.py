@@ -14,6 +14,7 @@ from windlass.actions.artifacts import list_artifacts
 from windlass.actions.checkpoints import find_checkpoints
 from windlass.actions.why import report
 from windlass.code.kept import kept_digest, why_not_kept
+from windlass.engines import engine_class
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.data import data_differences
 from windlass.runs.ledger import cost_of, ledger_of
@@ -58,7 +59,9 @@ def time_part(site: Site, run_id: str, given: Query) -> RunTime:
     with site.records.open() as store:
         plan = store.plan(run_id)
         ledger = site.tallies.read(run_id, store, lambda tally: ledger_of(tally, site.now(), plan.num_spares))
-        return RunTime(run_id, ledger, cost_of(ledger, plan.price), plan.price)
+        cost = cost_of(ledger, plan.price)
+        billed = engine_class(plan.engine, run_id).billed(store.run_dir(run_id), cost)
+        return RunTime(run_id, ledger, cost, plan.price, billed)
 
 
 def events_part(site: Site, run_id: str, given: Query) -> RunEvents:

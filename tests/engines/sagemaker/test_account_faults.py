@@ -218,7 +218,7 @@ def test_billed_time_covers_all_hosts_and_attempts(harness: Harness, plane: Cont
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     seconds = [2 * plane.twin.describe(layout.job_name(run.id, number))["BillableTimeInSeconds"] for number in (1, 2)]
     for cost, expected in ((None, None), (Cost(7200.0, "USD", "target aws", {}), 2.0 * sum(seconds))):
-        billed = harness.engine.billed(run.id, cost)
+        billed = harness.engine.billed(harness.engine.store.run_dir(run.id), cost)
         assert billed is not None
         assert (billed.node_seconds, billed.cost) == (sum(seconds), expected)
 

@@ -271,13 +271,15 @@ class SageMakerEngine(SupervisedEngine):
         self._read_late_logs(run_id)
         return observe(self.store, self.status(run_id))
 
-    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
+    @classmethod
+    @override
+    def billed(cls, run_dir: Path, cost: Cost | None) -> Billed | None:
         """Returns the billed time of all attempts that SageMaker has reported; None without any."""
         from windlass.engines.sagemaker.description import read_description
         from windlass.runs.ledger import Billed
 
         billed, used = 0.0, 0.0
-        for folder in self.store.run_dir(run_id).glob("attempt-*"):
+        for folder in run_dir.glob("attempt-*"):
             description = read_description(folder)
             count = description.get("ResourceConfig", {}).get("InstanceCount", 1)
             billed += count * description.get("BillableTimeInSeconds", 0)
@@ -373,6 +375,8 @@ class SageMakerLocalEngine(SageMakerEngine):
         """Raises UsageError: there is no role."""
         raise cls.unsupported("check --role")
 
-    def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
+    @classmethod
+    @override
+    def billed(cls, run_dir: Path, cost: Cost | None) -> Billed | None:
         """Returns None: this machine bills nothing."""
         return None
