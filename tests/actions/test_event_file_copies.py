@@ -82,3 +82,16 @@ def test_event_files_in_the_outputs_of_a_run_are_linked(context: Context, tmp_pa
     EventFileCopies(tmp_path / "logs", [run.id, str(tmp_path)]).update(context)
     assert (tmp_path / "logs" / run.id).resolve() == output
     assert (tmp_path / "logs" / tmp_path.name).resolve() == tmp_path
+
+
+def test_sources_of_the_same_name_are_shown_apart(context: Context, tmp_path: Path) -> None:
+    sources = [tmp_path / "a" / "logs", tmp_path / "b" / "logs"]
+    for one in sources:
+        one.mkdir(parents=True)
+        (one / "events.out.tfevents.1").write_text(one.parent.name)
+    (tmp_path / "c").mkdir()
+    named = [*map(str, sources), str(tmp_path / "c")]
+    EventFileCopies(tmp_path / "shown", named).update(context)
+    assert sorted(one.name for one in (tmp_path / "shown").iterdir()) == ["0-logs", "1-logs", "2-c"]
+    assert (tmp_path / "shown" / "0-logs" / "events.out.tfevents.1").read_text() == "a"
+    assert (tmp_path / "shown" / "1-logs" / "events.out.tfevents.1").read_text() == "b"

@@ -33,31 +33,36 @@ class EventFileCopies:
 
     def __init__(self, folder: Path, sources: Sequence[str]) -> None:
         """`sources` are run ids, addresses of object stores, and paths of folders."""
-        self._folder = folder
-        self._sources = sources
+        names = [one.rstrip("/").rpartition("/")[2] for one in sources]
+        is_unique = len(set(names)) == len(names)
+        self._places = {
+            source: folder / (name if is_unique else f"{number}-{name}")
+            for number, (source, name) in enumerate(zip(sources, names, strict=True))
+        }
+        """Subfolder of each source."""
         self._last: dict[str, dict[tuple[str, str, int], float]] = {}
         """Time of the newest written point, by run and series."""
 
     def update(self, context: Context) -> None:
         """Copies what is new in each source. A source that does not answer now is asked again by the next call."""
-        for source in self._sources:
+        for source, place in self._places.items():
             try:
                 with context.store() as store:
-                    self._update(source, store)
+                    self._update(source, place, store)
             except (WindlassError, StoreError, OSError) as error:
                 print(f"{source}: {error}", file=sys.stderr, flush=True)
 
-    def _update(self, source: str, store: Store) -> None:
+    def _update(self, source: str, place: Path, store: Store) -> None:
         if "://" in source:
-            _copy_from(source, self._folder / (source.rstrip("/").rpartition("/")[2]))
+            _copy_from(source, place)
         elif "/" in source:
-            _link(self._folder / Path(source).name, Path(source))
+            _link(place, Path(source))
         else:
-            self._update_run(source, store)
+            self._update_run(source, place, store)
 
-    def _update_run(self, run_id: str, store: Store) -> None:
+    def _update_run(self, run_id: str, place: Path, store: Store) -> None:
         """Links a folder of event files, or copies those of an object store; without any, writes the metrics."""
-        engine, place = runs.engine_for(run_id, store), self._folder / run_id
+        engine = runs.engine_for(run_id, store)
         output, plan = Path(engine.status(run_id).output_dir), engine.plan_of(run_id)
         if place.is_symlink() or (not place.exists() and output.is_absolute() and has_event_files(output)):
             _link(place, output)
