@@ -21,7 +21,7 @@ from windlass.actions import all_services, runs
 from windlass.actions.deployments import deploy, invoke, planned, undeploy
 from windlass.engines.deployments import Deployment, DeploymentRequest
 from windlass.engines.pinned_http import ServerAccess, send
-from windlass.errors import EngineError, UsageError
+from windlass.errors import EngineError, MissingExtra, UsageError
 from windlass.runs.context import Context
 from windlass.services import certificates
 from windlass.services.known import KnownDeployment, read_known, remember
@@ -237,3 +237,12 @@ def test_target_whose_settings_cannot_be_read_is_not_an_empty_one(context: Conte
     found = all_services.list_all(context).unanswered
     assert [one.target for one in found] == ["local", "mine"]
     assert "mine.odd: not a field" in found[1].reason
+
+
+def test_package_that_the_server_needs_is_missed_before_anything_is_made(
+    model: Path, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match="the model server needs uvicorn"):
+        deployed(model, context)
+    assert left(context) == []

@@ -101,3 +101,13 @@ def test_results_in_a_cluster_are_to_be_copied_first(
 def test_the_command_has_all_options_of_the_server() -> None:
     words = [f"--{option.name}={option.default or 3}" for option in OPTIONS if option.metavar != "FILE"]
     assert parse(["model", *words, "--allow-pickle"]).queue == 100
+
+
+def test_missing_server_is_named_with_the_command_that_installs_it(
+    windlass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("predict.py").touch()
+    monkeypatch.setitem(sys.modules, "h11", None)
+    done = windlass("serve", ".")
+    assert "the model server needs h11" in done.err
+    assert "pip install uvicorn" in done.err

@@ -22,6 +22,7 @@ from windlass.engines.deployments import (
     Deployments,
     ModelResponse,
     OnProgress,
+    require_server,
 )
 from windlass.engines.interpreter import find_python
 from windlass.engines.pinned_http import ServerAccess, last_request_of, send
@@ -65,6 +66,7 @@ class LocalDeployments(Deployments):
 
     @override
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
+        require_server()
         refused = {
             "--image": request.image and not request.run_id,
             "--instance": request.instance,

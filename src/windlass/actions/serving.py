@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from windlass.engines.deployments import require_server
 from windlass.engines.interpreter import find_python
-from windlass.errors import MissingExtra, UsageError
+from windlass.errors import UsageError
 
 if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
 
-INSTALL: Final = "pip install uvicorn"
 FOLDER: Final = "serving"
 """Folder in the home with the model server for other interpreters."""
 
@@ -66,10 +66,7 @@ def _in_code(option: str, plan: Plan) -> str:
 
 def _command(python: Path, model: Path, options: Sequence[str], path: str) -> ServeCommand:
     """Returns the command line. Another interpreter than that of Windlass gets the server as a zip file."""
-    try:
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(f"the model server needs {error.name}", INSTALL) from error
+    require_server()
     environment = {**os.environ, "PYTHONPATH": path}
     if python != Path(sys.executable):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_archive()), path)))

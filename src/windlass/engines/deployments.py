@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Final
 
+from windlass.errors import MissingExtra
 from windlass.plan.exposure import Exposure
 
 NAME_PATTERN: Final = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
@@ -128,10 +130,20 @@ class ModelResponse:
     body: bytes
 
 
+INSTALL: Final = "pip install uvicorn"
 HERE: Final = "this machine"
 """Place of deployments that are runs of this machine."""
 OnProgress = Callable[[str], None]
 """Receives one sentence for each step of a deployment."""
+
+
+def require_server() -> None:
+    """Requires the packages of the model server on this machine: targets receive a copy. Raises MissingExtra."""
+    from windlass.serving.pack import PACKAGES  # lists of deployments do not need it
+
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            raise MissingExtra(f"the model server needs {package}", INSTALL)
 
 
 class Deployments:
@@ -155,7 +167,7 @@ class Deployments:
 
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         """Returns what `deploy` would create, without changing anything. Raises UsageError for what the target cannot
-        do.
+        do, MissingExtra if this machine lacks packages that `deploy` needs.
         """
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from windlass.engines.kubernetes.objects.layout import DEPLOYMENT_LABEL
 from windlass.engines.kubernetes.running import deployments
 from windlass.engines.kubernetes.running.deployments import KubernetesDeployments
 from windlass.engines.port_socket import PortSocket
-from windlass.errors import EngineError, UsageError
+from windlass.errors import EngineError, MissingExtra, UsageError
 from windlass.plan.exposure import Exposure
 from windlass.services.certificates import new_credentials
 from windlass.serving.metrics import Metrics
@@ -190,6 +191,13 @@ def test_a_plan_creates_nothing_and_has_no_secret(place: Place) -> None:
     assert place.server.objects == {}
     assert all("data" not in one and "binaryData" not in one for one in plan.objects)
     assert len(plan.steps) == 5
+
+
+def test_a_package_that_the_server_needs_is_missed_by_the_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with pytest.raises(MissingExtra, match="the model server needs h11"):
+        place.deploy()
+    assert place.names() == []
 
 
 @pytest.mark.parametrize("num_left", range(6))

@@ -20,7 +20,7 @@ from windlass.engines.deployments import Deployment, DeploymentPhase, Deployment
 from windlass.engines.sagemaker import objects
 from windlass.engines.sagemaker.twin import deployments
 from windlass.engines.sagemaker.twin.deployments import TwinDeployments
-from windlass.errors import EngineError, UsageError
+from windlass.errors import EngineError, MissingExtra, UsageError
 from windlass.runs.clock import Clock
 from windlass.spec.targets import SageMakerLocalTarget
 from windlass.worker import process
@@ -268,3 +268,10 @@ def test_own_server_acts_as_serve_where_the_environment_has_none(machine: Machin
     assert (answer.status, answer.body) == (200, b"[2.0, 4.0]")
     machine.deployments().undeploy("digits", lambda line: None)
     assert machine.processes() == []
+
+
+def test_package_that_the_server_needs_is_missed_by_the_plan(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    (machine.bin / "serve").unlink()
+    with pytest.raises(MissingExtra, match="the model server needs uvicorn"):
+        machine.deploy()

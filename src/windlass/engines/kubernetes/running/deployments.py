@@ -25,6 +25,7 @@ from windlass.engines.deployments import (
     Deployments,
     ModelResponse,
     OnProgress,
+    require_server,
 )
 from windlass.engines.kubernetes.access import port_forward
 from windlass.engines.kubernetes.access.claim_files import claim_files
@@ -107,6 +108,7 @@ class KubernetesDeployments(Deployments):
 
     @override
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
+        require_server()
         with self._connected() as client:
             return plan_deployment(client, self._target, request, self._clock.time())
 

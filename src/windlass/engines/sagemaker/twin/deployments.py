@@ -30,6 +30,7 @@ from windlass.engines.deployments import (
     Deployments,
     ModelResponse,
     OnProgress,
+    require_server,
 )
 from windlass.engines.interpreter import find_python
 from windlass.engines.sagemaker import layout, objects
@@ -85,6 +86,8 @@ class TwinDeployments(Deployments):
             raise UsageError(reason, hint)
         job, python = endpoint_name(request.name), self._python(request)
         serve = _serve(python)
+        if not serve:
+            require_server()
         what = "`serve` of its environment" if serve else "`python -m windlass.serving`, because it has no `serve`"
         notes = ["`serve` may listen on all addresses of this machine: it decides that itself"] if serve else []
         if request.ends_at is None:
