@@ -24,6 +24,9 @@ from tests.helpers.until import until
 from tests.serving.server import JSON, ModelServer, Reply, serving, write_model
 from uvicorn.server import ServerState
 
+from windlass.serving.__main__ import parse
+from windlass.serving.metrics import Metrics
+from windlass.serving.pool import Pool
 from windlass.serving.server import is_loopback, limited_protocol, listen, read_labels
 
 MODEL = """
@@ -409,3 +412,16 @@ def test_with_tls_and_a_token_only_probes_need_no_token(tmp_path: Path) -> None:
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             server.ask("GET", "/ping")
     assert "s3cret" not in server.log.read_text()
+
+
+def test_a_worker_that_cannot_be_replaced_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons: list[str] = []
+    settings = parse(["model", "--workers=1"])
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(["true"]) as process, ours, theirs:
+        pool = Pool(settings, [(process, ours)], Metrics(), reasons.append)
+        pool.workers[0].is_ready = True
+        monkeypatch.setattr(sys, "executable", "/absent/python")
+        pool.lose(pool.workers[0], -9)
+    assert pool.num_ready == 0
+    assert reasons == ["the process of the model cannot be started again (No such file or directory)"]

@@ -220,8 +220,13 @@ class Pool:
         if not worker.is_ready:
             self._on_failure(f"the process that loads the model ended ({how})")
             return
+        worker.is_ready = False
+        try:
+            self.workers[worker.number] = Worker(self, worker.number, *start(self.settings, worker.number))
+        except OSError as error:
+            self._on_failure(f"the process of the model cannot be started again ({error.strerror or error})")
+            return
         self.metrics.restarts += 1
-        self.workers[worker.number] = Worker(self, worker.number, *start(self.settings, worker.number))
         task = asyncio.get_running_loop().create_task(self.workers[worker.number].connect())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

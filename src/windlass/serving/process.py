@@ -26,7 +26,7 @@ def pack(value: Any) -> bytes:
 
 
 def start(settings: Settings, number: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Starts the worker of a number from 0, and returns it with the server's end of its socket.
+    """Starts the worker of a number from 0, and returns it with the server's end of its socket. Raises OSError.
 
     The process gets one GPU, or its share of the cores.
     """
@@ -39,5 +39,9 @@ def start(settings: Settings, number: int) -> tuple[subprocess.Popen[bytes], soc
     with theirs:
         words = str(theirs.fileno()), json.dumps(asdict(settings.model)), str(os.getpid())
         command = [sys.executable, "-m", "windlass.serving.worker", *words]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),))
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),))
+        except OSError:
+            ours.close()
+            raise
     return process, ours
