@@ -97,3 +97,10 @@ def test_time_of_the_last_request_is_read_from_metrics() -> None:
     assert last_request_of(ModelResponse(200, "text/plain", b"windlass_last_request_timestamp_seconds 0\n")) is None
     assert last_request_of(ModelResponse(200, "text/plain", b"windlass_last_request_timestamp_seconds x\n")) is None
     assert last_request_of(ModelResponse(401, "text/plain", text)) is None
+
+
+@pytest.mark.parametrize("damaged", [ServerAccess(b"none", "token"), ServerAccess(b"\xff", "token")])
+def test_damaged_certificate_is_an_error_of_the_server(server: Server, damaged: ServerAccess) -> None:
+    with pytest.raises(EngineError, match="the certificate or the token of the server is damaged"):
+        send(server.connect(), damaged, "POST", "/invocations", timeout=30)
+    assert server.received == []

@@ -52,6 +52,9 @@ def test_default_port_in_use_is_replaced() -> None:
 
 
 def test_unknown_host_is_refused() -> None:
+    for name in ("..", "a" * 64):
+        with pytest.raises(UsageError, match="is not an address"):
+            listen(name, (0,))
     with pytest.raises(UsageError, match="is not an address"):
         listen("no-such-host.invalid", (0,))
 

@@ -56,18 +56,23 @@ def send(
         raise EngineError(f"the server did not answer within {timeout:g} s") from error
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"the server cannot be reached ({error})") from error
+    except ValueError as error:  # another program has changed the Secret
+        raise EngineError(
+            f"the certificate or the token of the server is damaged ({error})", "remove it, and deploy the model again"
+        ) from error
     if len(found) > MAX_RESPONSE_BYTES:
         raise EngineError(f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB")
     return ModelResponse(response.status, response.headers.get("content-type", ""), found)
 
 
 def _pinned(stream: socket.socket, certificate: bytes) -> ssl.SSLSocket:
-    """Starts TLS. Raises EngineError if the server has another certificate."""
+    """Starts TLS. Raises EngineError if the server has another certificate, ValueError if `certificate` is no PEM."""
+    expected = ssl.PEM_cert_to_DER_cert(certificate.decode())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the comparison below is stricter than both
     secure = context.wrap_socket(stream)
     found = secure.getpeercert(binary_form=True) or b""
-    if not hmac.compare_digest(found, ssl.PEM_cert_to_DER_cert(certificate.decode())):
+    if not hmac.compare_digest(found, expected):
         secure.close()
         raise EngineError(
             "another server answers: its certificate is not that of the deployment", "deploy the model again"

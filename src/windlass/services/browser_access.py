@@ -139,10 +139,9 @@ def listen(host: str, ports: Sequence[int], option: str = "--host") -> socket.so
             ]
             # asyncio sets TCP_NODELAY only if the protocol is given; without it, answers may wait 40 ms.
             found = socket.socket(family, kind, protocol)
-        except OSError as error:
-            raise UsageError(
-                f"{option} {host} is not an address of this machine ({error.strerror or error})"
-            ) from error
+        except (OSError, UnicodeError) as error:  # the latter for names that DNS cannot express
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"{option} {host} is not an address of this machine ({why})") from error
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
