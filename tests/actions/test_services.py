@@ -21,7 +21,7 @@ from windlass.plan.exposure import Exposure
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
-from windlass.services.service import Service, ServiceKind, ServicePhase, ServiceRequest
+from windlass.services.service import Service, ServiceKind, ServicePhase, ServiceRequest, _phase
 from windlass.spec.job import Job
 from windlass.spec.labels import SERVICE_LABEL
 from windlass.supervise.process import supervisor_pid
@@ -156,3 +156,7 @@ def test_service_that_cannot_be_exposed_is_closed(store: Store, context: Context
     with pytest.raises(UsageError, match="expose"):
         boards.expose(found, Exposure(("203.0.113.7/32",)), 60.0, store, context)
     assert services.list_services(store, context).services == ()
+
+
+def test_lost_service_has_failed_and_is_not_waited_for() -> None:
+    assert _phase(Phase.LOST, is_listening=False) is ServicePhase.FAILED

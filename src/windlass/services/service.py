@@ -163,9 +163,7 @@ def _number(text: str | None) -> float | None:
 def _phase(phase: Phase, *, is_listening: bool) -> ServicePhase:
     if phase is Phase.STOPPING:
         return ServicePhase.CLOSING
-    if phase is Phase.LOST:
-        return ServicePhase.UNKNOWN
-    if phase is Phase.FAILED:
+    if phase in (Phase.FAILED, Phase.LOST):
         return ServicePhase.FAILED
     if phase.is_terminal:
         return ServicePhase.ENDED
