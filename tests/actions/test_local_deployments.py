@@ -19,12 +19,14 @@ from tests.helpers.until import until
 
 from windlass.actions import all_services, runs
 from windlass.actions.deployments import deploy, invoke, planned, undeploy
+from windlass.actions.local_deployments import LocalDeployments
 from windlass.engines.deployments import Deployment, DeploymentRequest
 from windlass.engines.pinned_http import ServerAccess, send
 from windlass.errors import EngineError, MissingExtra, UsageError
 from windlass.runs.context import Context
 from windlass.services import certificates
 from windlass.services.known import KnownDeployment, read_known, remember
+from windlass.services.service import Service, ServiceKind, ServicePhase
 from windlass.views.services import ServiceList
 
 PREDICT = """
@@ -88,11 +90,14 @@ def left(context: Context) -> list[str]:
 def test_deployed_model_answers_with_the_class_and_is_removed_without_a_trace(model: Path, context: Context) -> None:
     found = deployed(model, context)
     assert (found.phase, found.ends_by, found.ready_replicas) == ("ready", "supervisor", 1)
+    assert found.last_request_at == found.created_at
     assert asked(context) == (200, [[0.1, 0.9]], ("dog",))
     assert asked(context, b"{")[0] == 400
     [listed] = all_services.list_all(context).services
     assert (listed.name, listed.kind, listed.phase) == ("pets", "deployment", "ready")
     assert listed.last_request_at is not None
+    with pytest.raises(UsageError, match="local answers, and pets may be up there"):
+        all_services.forget_deployment("pets", None, context)
     run_id = found.run_id
     again = deployed(model, context)
     assert again.run_id == run_id
@@ -167,9 +172,9 @@ def test_killed_deploy_is_continued_by_the_next_and_never_makes_two(seed: int, m
 
 
 def test_options_of_other_targets_are_refused_here(model: Path, context: Context) -> None:
-    options = DeploymentRequest("pets", Path(), None, "ann", instance="ml.m5.large", max_replicas=3)
+    options = DeploymentRequest("pets", Path(), None, "ann", image="a", instance="ml.m5.large", max_replicas=3, gpus=1)
     with (
-        pytest.raises(UsageError, match="--instance, --max-replicas has no meaning on this machine"),
+        pytest.raises(UsageError, match="--image, --instance, --max-replicas, --gpus has no meaning on this machine"),
         planned(str(model), "local", options, context),
     ):
         pass
@@ -246,3 +251,22 @@ def test_package_that_the_server_needs_is_missed_before_anything_is_made(
     with pytest.raises(MissingExtra, match="the model server needs uvicorn"):
         deployed(model, context)
     assert left(context) == []
+
+
+def test_image_and_amounts_are_refused_here_by_name(model: Path, context: Context) -> None:
+    asked = DeploymentRequest(
+        "pets", model, None, "ann", run_id="pets-7f3k2", image="a", cpus=2.0, memory_bytes=1 << 30
+    )
+    with (
+        context.store() as store,
+        pytest.raises(UsageError, match="--image, --cpus, --memory has no meaning on this machine"),
+    ):
+        LocalDeployments("local", store, context).plan(asked)
+
+
+def test_server_whose_credentials_are_gone_is_not_ready(context: Context) -> None:
+    ended = Service(
+        "pets", "pets-7f3k2", ServiceKind.DEPLOYMENT, "local", ServicePhase.UP, "ann", 1.0, None, None, port=8888
+    )
+    with context.store() as store:
+        assert not LocalDeployments("local", store, context)._is_ready(ended)

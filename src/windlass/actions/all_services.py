@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from windlass.actions import runs
 from windlass.actions import services as runs_of_services
 from windlass.actions.deployments import deployments_of, elsewhere, has_deployments, undeploy
-from windlass.actions.targets import target_names
-from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.actions.targets import find_target, target_names
+from windlass.engines import target_class
+from windlass.engines.deployments import HERE, Deployment, DeploymentPhase
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.services.known import KnownDeployment, forget, known_deployments, read_known
 from windlass.services.service import ServiceKind
@@ -133,14 +135,19 @@ def close(name: str, on: str | None, context: Context, on_progress: OnProgress) 
 
 def forget_deployment(name: str, on: str | None, context: Context) -> ClosedService:
     """Forgets a deployment that this machine has made, without asking its target, where it may still be up. Raises
-    UsageError.
+    UsageError, also for targets on this machine: they always answer, and serve the model from the forgotten files.
     """
     found = [one for one in known_deployments(context.home) if one.name == name and on in (None, one.target)]
     if len(found) != 1:
         places = ", ".join(one.target for one in found) or "none"
         raise UsageError(f"this machine remembers {name} on these targets: {places}", "name one: --on TARGET")
-    forget(context.home, found[0].target, name)
-    return ClosedService(name, found[0].target, ())
+    on, is_local = found[0].target, False
+    with contextlib.suppress(WindlassError):  # the targets file may no longer name it
+        is_local = not target_class(find_target(on, context).kind, f"target {on}").is_remote
+    if is_local and found[0].place in (HERE, ""):
+        raise UsageError(f"{on} answers, and {name} may be up there", f"windlass undeploy {name} --on {on}")
+    forget(context.home, on, name)
+    return ClosedService(name, on, ())
 
 
 def deployed_on(name: str, on: str | None, context: Context) -> str:

@@ -10,7 +10,7 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from windlass.actions import services
 from windlass.compat import override
@@ -46,6 +46,7 @@ LAST_LINES: Final = 5
 READY_SECONDS: Final = 600.0
 """Maximum time from the start of a server until its model is loaded."""
 POLL_SECONDS: Final = 0.2
+DEFAULTS: Final = DeploymentRequest("", Path(), None, "")
 PHASES: Final = {
     ServicePhase.STARTING: DeploymentPhase.CREATING,
     ServicePhase.UP: DeploymentPhase.READY,
@@ -59,6 +60,8 @@ PHASES: Final = {
 class LocalDeployments(Deployments):
     """Models that are served on this machine."""
 
+    serves_in_run_images: ClassVar[bool] = False
+
     def __init__(self, target: str, store: Store, context: Context) -> None:
         self._target = target
         self._store = store
@@ -68,7 +71,7 @@ class LocalDeployments(Deployments):
     def plan(self, request: DeploymentRequest) -> DeploymentPlan:
         require_server()
         refused = {
-            "--image": request.image and not request.run_id,
+            "--image": request.image,
             "--instance": request.instance,
             "--serverless": request.is_serverless,
             "--kserve": request.uses_kserve,
@@ -76,6 +79,9 @@ class LocalDeployments(Deployments):
             "--expose": request.exposure,
             "--secret": request.secrets,
             "--service-account": request.service_account,
+            "--cpus": request.cpus != DEFAULTS.cpus,
+            "--memory": request.memory_bytes != DEFAULTS.memory_bytes,
+            "--gpus": request.gpus,
         }
         if found := [option for option, is_given in refused.items() if is_given]:
             raise UsageError(f"{', '.join(found)} has no meaning on this machine", "name a target: --on TARGET")
@@ -200,7 +206,7 @@ class LocalDeployments(Deployments):
         raise EngineError(f"the model of {name} was not loaded in {READY_SECONDS:.0f} s; the server was ended")
 
     def _is_ready(self, found: Service) -> bool:
-        with contextlib.suppress(EngineError):
+        with contextlib.suppress(WindlassError):  # a supervisor that ends removes the credentials first
             return self._send(found, "GET", "/ping", timeout=5.0).status == 200
         return False
 
@@ -234,7 +240,7 @@ class LocalDeployments(Deployments):
         last = None
         if found.phase is ServicePhase.UP:
             with contextlib.suppress(WindlassError):
-                last = last_request_of(self._send(found, "GET", "/metrics", timeout=2.0))
+                last = last_request_of(self._send(found, "GET", "/metrics", timeout=2.0)) or found.created_at
         return Deployment(
             found.name,
             self._target,

@@ -157,7 +157,7 @@ class Deployments:
     """Whether servers at the target read the files of a model from an object store by themselves."""
     serves_in_run_images: ClassVar[bool] = True
     """Whether the image of a run can serve its model. Images of SageMaker need a program `serve`, which those for
-    training lack."""
+    training lack, and this machine uses no images."""
 
     def place(self) -> str:
         """Returns where the deployments are: `this machine`, the server and namespace of a cluster, or account and
