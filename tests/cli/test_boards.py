@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.actions.test_services import started
+from tests.cli.conftest import Call
 
 from windlass.actions import boards
 from windlass.cli import boards as commands
 from windlass.errors import EngineError
+from windlass.runs.context import here
 
 
 def test_failed_connection_names_the_service_that_is_still_up(
@@ -21,3 +23,13 @@ def test_failed_connection_names_the_service_that_is_still_up(
     [line] = [one for one in capsys.readouterr().err.splitlines() if "is up until" in one]
     name = line.split()[0]
     assert line.endswith(f"open it: windlass notebook {name}; end it: windlass close {name}")
+
+
+def test_options_that_cannot_change_a_running_notebook_are_refused(home: Path, windlass: Call) -> None:
+    context = here()
+    with context.store() as store:
+        name = started(store, context).run_id
+    done = windlass("notebook", name, "--for", "2h", "--idle", "30min", "--detach")
+    assert done.code == 2
+    assert f"{name} is up already: leave out --for, --idle" in done.err
+    assert windlass("notebook", name, "--detach").code == 0

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
 
 from windlass.cli.deploy import answer_lines, end_words, price_words, ready_lines
 from windlass.cli.services import closed_lines, list_lines
-from windlass.engines.deployments import Deployment, DeploymentPhase
+from windlass.engines.deployments import HERE, Deployment, DeploymentPhase
+from windlass.services.known import KnownDeployment, known_deployments, remember
 from windlass.views.services import (
     ClosedService,
     Invocation,
@@ -113,3 +119,46 @@ def test_answer_is_printed_as_json_with_the_names_of_the_classes_below() -> None
     found = Invocation("digits", 200, "application/json", [[0.1, 0.9]], ("one",))
     assert list(answer_lines(found)) == ["[[0.1, 0.9]]", "one"]
     assert list(answer_lines(replace(found, body="\x1b[2Jno", labels=()))) != ["\x1b[2Jno"]
+
+
+def test_ps_counts_deployments_whose_end_has_not_passed_and_none_twice(home: Path, windlass: Call) -> None:
+    now = time.time()
+    remember(home, KnownDeployment("a", "lab", now, now + 600, place="https://lab, namespace team"))
+    remember(home, KnownDeployment("b", "lab", now - 60, now - 10, place="https://lab, namespace team"))
+    remember(home, KnownDeployment("c", "mine", now, None, place=HERE))  # its run is counted
+    assert "1 service is up: windlass services" in windlass("ps").err
+
+
+def test_error_of_one_name_leaves_no_other_service_open(home: Path, windlass: Call) -> None:
+    for name in ("a", "c"):
+        remember(home, KnownDeployment(name, "local", 1.0, None, place="elsewhere"))
+    done = windlass("close", "a", "b", "c", "--forget")
+    assert (done.code, known_names(home)) == (2, [])
+    assert "a on local is forgotten" in done.out
+    assert "this machine remembers b on these targets: none" in done.err
+    remember(home, KnownDeployment("d", "local", 1.0, None, place="elsewhere"))
+    done = windlass("close", "a", "d")
+    assert "no service 'a' is up" in done.err
+    assert "d was deployed to elsewhere" in done.err
+
+
+def known_names(home: Path) -> list[str]:
+    return [one.name for one in known_deployments(home)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("invoke", "digits", "a.json", "--timeout", "0s"), "--timeout 0s: must be longer than 0"),
+        (("tensorboard", ".", "--idle", "0s"), "--idle 0s: must be longer than 0"),
+        (("notebook", ".", "--for", "0s"), "--for 0s: must be longer than 0"),
+        (("deploy", "digits-7f3k2", "digits-9xw4m"), "deploy takes one model; digits-9xw4m is no option of the server"),
+    ],
+)
+def test_words_that_would_be_ignored_or_misread_are_refused(
+    home: Path, windlass: Call, words: tuple[str, ...], message: str
+) -> None:
+    Path("a.json").write_text("{}")
+    done = windlass(*words)
+    assert done.code == 2
+    assert message in done.err

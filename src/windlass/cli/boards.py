@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from windlass.cli import options
 from windlass.cli.deploy import exposure_of
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 LOOK_SECONDS: Final = 5.0
+OF_CONNECTION: Final = ("port", "detach", "no_open", "form", "on")
+"""Options that a running service accepts."""
 HINT: Final = "write for example 2h or 30min"
 
 
@@ -86,7 +89,7 @@ def tensorboard(sources: tuple[str, ...], port: int, detach: bool, no_open: bool
 
     def start(store: Store, context: Context) -> Service:
         again = boards.running(sources[0], ServiceKind.TENSORBOARD, store, context) if len(sources) == 1 else None
-        return again or boards.start_tensorboard(sources, _options(limits), store, context, _say)
+        return _reopened(again) or boards.start_tensorboard(sources, _options(limits), store, context, _say)
 
     return _open(start, port, form, detach=detach, no_open=no_open)
 
@@ -127,16 +130,31 @@ def notebook(
 
     def start(store: Store, context: Context) -> Service:
         again = boards.running(source, ServiceKind.NOTEBOOK, store, context) if source is not None else None
-        return again or boards.start_notebook(source, _options(limits, fields), store, context, _say)
+        return _reopened(again) or boards.start_notebook(source, _options(limits, fields), store, context, _say)
 
     return _open(start, port, form, detach=detach, no_open=no_open)
+
+
+def _reopened(found: Service | None) -> Service | None:
+    """Returns a running service as it was given. Raises UsageError for options that cannot change it any more."""
+    context = click.get_current_context()
+    given = [
+        one.opts[0]
+        for one in context.command.params
+        if isinstance(one, click.Option)
+        and one.name not in OF_CONNECTION
+        and context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
+    ]
+    if found is not None and given:
+        raise click.UsageError(f"{found.name} is up already: leave out {', '.join(given)}")
+    return found
 
 
 def _options(given: dict[str, Any], fields: dict[str, Any] | None = None) -> Options:
     from windlass.actions.boards import Options
 
-    seconds = None if given["keep"] else options.seconds(given["limit"], "--for", HINT)
-    idle = None if given["idle"] is None else options.seconds(given["idle"], "--idle", HINT)
+    seconds = None if given["keep"] else options.seconds(given["limit"], "--for", HINT, is_positive=True)
+    idle = None if given["idle"] is None else options.seconds(given["idle"], "--idle", HINT, is_positive=True)
     shown = exposure_of(given["cidrs"], is_asked=given["expose"], may_be_public=given["yes_public"])
     return Options(given["on"], seconds, idle, given["install"], fields, shown)
 

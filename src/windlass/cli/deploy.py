@@ -34,7 +34,7 @@ def lasting(command: options.Command) -> options.Command:
 
 def seconds_of(lasts: str, *, keep: bool) -> float | None:
     """Returns after how many seconds a service ends by itself; None with `--keep`. Raises UsageError."""
-    return None if keep else options.seconds(lasts, "--for", HINT)
+    return None if keep else options.seconds(lasts, "--for", HINT, is_positive=True)
 
 
 def complete_deployment(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -114,6 +114,8 @@ def deploy(
     from windlass.runs.machine import user_name
     from windlass.views.services import deployment_view, planned_view
 
+    if server_options and not server_options[0].startswith("-"):
+        raise click.UsageError(f"deploy takes one model; {server_options[0]} is no option of the server")
     context = here()
     seconds = seconds_of(lasts, keep=keep)
     asked = DeploymentRequest(
@@ -177,6 +179,7 @@ def invoke(name: str, file: str, on: str | None, content_type: str, accept: str,
 
     if file == "-" and not content_type:
         raise click.UsageError("standard input needs --content-type, for example application/json")
+    seconds = options.seconds(timeout, "--timeout", "write it as 30s or 2min", is_positive=True)
     body = sys.stdin.buffer.read() if file == "-" else _read(Path(file))
     context = here()
     found = actions.invoke(
@@ -186,7 +189,7 @@ def invoke(name: str, file: str, on: str | None, content_type: str, accept: str,
         deployed_on(name, on, context),
         context,
         accept=accept,
-        timeout=options.seconds(timeout, "--timeout", "write it as 30s or 2min"),
+        timeout=seconds,
     )
     print_data(found, form, lambda _paint: answer_lines(found))
     return 0 if found.status < 400 else 1

@@ -84,9 +84,11 @@ def print_here(
 
 def _num_services(store: Store, context: Context) -> int:
     """Returns the number of services that this machine has started and that have not ended, without asking targets."""
+    from windlass.engines.deployments import HERE
     from windlass.services.known import known_deployments
 
-    there = sum(one.target != DEFAULT for one in known_deployments(context.home))
+    now, known = context.now(), known_deployments(context.home)
+    there = sum(one.place != HERE and (one.ends_at is None or one.ends_at > now) for one in known)
     return there + sum(SERVICE_LABEL in one.about.labels for one in store.statuses(unfinished=True))
 
 

@@ -258,15 +258,20 @@ def complete_run_or_metric(ctx: click.Context, parameter: click.Parameter, incom
     return [*complete_metric(ctx, parameter, incomplete), *complete_run(ctx, parameter, incomplete)]
 
 
-def seconds(text: str, option: str, hint: str) -> float:
-    """Parses the duration given to `option` into seconds. Raises UsageError with `hint`."""
+def seconds(text: str, option: str, hint: str, *, is_positive: bool = False) -> float:
+    """Parses the duration given to `option` into seconds, more than 0 with `is_positive`. Raises UsageError with
+    `hint`.
+    """
     from windlass.errors import UsageError
     from windlass.spec.units import parse_duration
 
     try:
-        return parse_duration(text)
+        found = parse_duration(text)
     except ValueError as error:
         raise UsageError(f"{option} {text}: {error}", hint) from error
+    if is_positive and not found:
+        raise UsageError(f"{option} {text}: must be longer than 0", hint)
+    return found
 
 
 def pattern(text: str) -> re.Pattern[str]:

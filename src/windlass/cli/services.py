@@ -60,16 +60,27 @@ def close(names: tuple[str, ...], on: str | None, forget: bool, form: str) -> in
     """
     from windlass.actions.all_services import close as close_service
     from windlass.actions.all_services import forget_deployment
+    from windlass.errors import WindlassError, error_line
     from windlass.runs.context import here
 
     context = here()
-    if forget:
-        forgotten = [forget_deployment(name, on, context) for name in names]
-        text = [f"{one.name} on {one.target} is forgotten; it may still be up there" for one in forgotten]
-        print_data(forgotten, form, text)
-        return 0
-    closed = [close_service(name, on, context, lambda line: click.echo(visible(line), err=True)) for name in names]
-    print_data(closed, form, lambda _paint: [line for one in closed for line in closed_lines(one)])
+    closed: list[ClosedService] = []
+    errors: list[WindlassError] = []
+    for name in names:
+        try:
+            if forget:
+                closed.append(forget_deployment(name, on, context))
+            else:
+                closed.append(close_service(name, on, context, lambda line: click.echo(visible(line), err=True)))
+        except WindlassError as error:  # the others bill too
+            errors.append(error)
+    if closed or not errors:
+        lines = forgotten_lines if forget else closed_lines
+        print_data(closed, form, lambda _paint: [line for one in closed for line in lines(one)])
+    for error in errors[:-1]:
+        click.echo(visible(error_line(error)), err=True)
+    if errors:
+        raise errors[-1]
     return 0
 
 
@@ -109,6 +120,11 @@ def _row(one: ServiceView, now: float, paint: Paint) -> list[str]:
         visible(one.owner) or "–",
         one.run or "–",
     ]
+
+
+def forgotten_lines(found: ClosedService) -> Iterator[str]:
+    """Yields the line after a deployment was forgotten."""
+    yield f"{found.name} on {found.target} is forgotten; it may still be up there"
 
 
 def closed_lines(found: ClosedService) -> Iterator[str]:
