@@ -77,8 +77,8 @@ def close(names: tuple[str, ...], on: str | None, forget: bool, form: str) -> in
     if closed or not errors:
         lines = forgotten_lines if forget else closed_lines
         print_data(closed, form, lambda _paint: [line for one in closed for line in lines(one)])
-    for error in errors[:-1]:
-        click.echo(visible(error_line(error)), err=True)
+    for one in errors[:-1]:
+        click.echo(visible(error_line(one)), err=True)
     if errors:
         raise errors[-1]
     return 0
