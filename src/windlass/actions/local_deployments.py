@@ -25,6 +25,7 @@ from windlass.engines.deployments import (
     require_server,
 )
 from windlass.engines.interpreter import find_python
+from windlass.engines.model_files import model_digest
 from windlass.engines.pinned_http import ServerAccess, last_request_of, send
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.logs import RunLogs
@@ -261,9 +262,5 @@ class LocalDeployments(Deployments):
 
 def _digest(request: DeploymentRequest) -> str:
     """Returns a digest of what a server would load and of its options; the end of the deployment is not a part."""
-    found = hashlib.sha256(json.dumps([request.replicas, request.python, request.server_options]).encode())
-    for path in sorted(one for one in request.model.rglob("*") if one.is_file()):
-        found.update(f"{path.relative_to(request.model)}\0{path.stat().st_size}\0".encode())
-        with open(path, "rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+    said = [model_digest(request.model), request.replicas, request.python, request.server_options]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()

@@ -22,6 +22,7 @@ from windlass.engines.deployments import (
     ModelResponse,
     OnProgress,
 )
+from windlass.engines.model_files import model_digest
 from windlass.engines.sagemaker import endpoint_requests, layout, objects
 from windlass.engines.sagemaker.endpoint_access import EndpointAccess
 from windlass.engines.sagemaker.endpoint_list import EndpointList, phase_of
@@ -41,7 +42,7 @@ from windlass.engines.sagemaker.endpoint_requests import (
 from windlass.engines.sagemaker.hosting import CONFIG, ENDPOINT, LOG_GROUP, MODEL, Hosting
 from windlass.engines.sagemaker.inference_images import is_aws_image, serving_image
 from windlass.engines.sagemaker.instances import misspelt, num_gpus
-from windlass.engines.sagemaker.model_archive import archive_digest, write_archive
+from windlass.engines.sagemaker.model_archive import write_archive
 from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
 from windlass.spec.targets import SageMakerTarget
@@ -108,7 +109,7 @@ class SageMakerDeployments(Deployments):
             role=self._access.role,
             schedule_role=self._access.schedule_role,
             image=image,
-            model_digest=archive_digest(request.model),
+            model_digest=model_digest(request.model),
         )
         return made, image
 

@@ -20,10 +20,11 @@ from windlass.engines.kubernetes.objects.deployment_manifests import KSERVE, KSE
 from windlass.engines.kubernetes.objects.exposure_manifests import AWS_GROUP
 from windlass.engines.kubernetes.objects.pod_template import Shape, target_shape
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.planning.model_files import model_digest, model_files
+from windlass.engines.kubernetes.planning.model_files import model_files
 from windlass.engines.kubernetes.reading.admission import is_suspended
 from windlass.engines.kubernetes.reading.preflight.pod_admission import Pods, findings, pod_from
 from windlass.engines.kubernetes.reading.preflight.refusals import Author, Patch
+from windlass.engines.model_files import model_digest
 from windlass.errors import EngineError, UsageError
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from windlass.code.pack import archive_of
 from windlass.engines.kubernetes.objects.deployment_manifests import ModelFiles
 from windlass.engines.kubernetes.objects.manifests import num_pieces
 from windlass.engines.kubernetes.objects.transfer_manifests import READ
+from windlass.engines.model_files import files_in
 from windlass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,30 +25,9 @@ SPARE_BYTES: Final = 1 << 30
 """Bytes of a claim for a model beyond the size of the model: file systems need some, and providers round up."""
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Returns the files of a model, by name. Raises UsageError for a missing or empty folder."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    if not found:
-        raise UsageError(f"{folder} has no files", "name the folder of a model, or a run")
-    return found
-
-
-def model_digest(folder: Path) -> str:
-    """Returns the SHA-256 digest of the names and contents of a folder's files. Raises UsageError."""
-    total = hashlib.sha256()
-    for path in files_in(folder):
-        try:
-            with path.open("rb") as file:
-                its = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}", "remove it, or allow reading it") from error
-        total.update(f"{its} {path.relative_to(folder).as_posix()}\n".encode())
-    return total.hexdigest()
-
-
 def packed(folder: Path) -> bytes:
     """Returns the archive of a model's folder: the same files give the same bytes. Raises UsageError."""
-    return archive_of((path.relative_to(folder).as_posix(), path.resolve(), folder) for path in files_in(folder))
+    return archive_of((name, path.resolve(), folder) for name, path in files_in(folder))
 
 
 def model_files(asked: DeploymentRequest, target: KubernetesTarget) -> tuple[ModelFiles, bytes]:
@@ -56,7 +35,7 @@ def model_files(asked: DeploymentRequest, target: KubernetesTarget) -> tuple[Mod
 
     Raises UsageError for files that no pod could read.
     """
-    size = sum(path.stat().st_size for path in files_in(asked.model))
+    size = sum(path.stat().st_size for _, path in files_in(asked.model))
     archive = packed(asked.model) if size <= MAX_PACKED_BYTES else b""
     fits = bool(archive) and len(archive) <= MAX_ARCHIVE_BYTES
     if asked.source:

@@ -33,9 +33,10 @@ from windlass.engines.deployments import (
     require_server,
 )
 from windlass.engines.interpreter import find_python
+from windlass.engines.model_files import model_digest
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.endpoint_requests import NAME_TAG, PREFIX, archives, endpoint_name
-from windlass.engines.sagemaker.model_archive import archive_digest, write_archive
+from windlass.engines.sagemaker.model_archive import write_archive
 from windlass.engines.sagemaker.plan import LOCAL_IMAGE, LOCAL_ROLE
 from windlass.engines.sagemaker.service import ENDED, STOPPING, VALIDATION, Absent, Description, Refused
 from windlass.engines.sagemaker.twin.description import RUNTIME_EXCEEDED
@@ -136,7 +137,7 @@ class TwinDeployments(Deployments):
         return find_python(self._target.python or request.python, Path(), self._environ)
 
     def _digest(self, request: DeploymentRequest) -> str:
-        said = [request.owner, request.run_id, archive_digest(request.model), str(self._python(request))]
+        said = [request.owner, request.run_id, model_digest(request.model), str(self._python(request))]
         said += request.server_options
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]
 
