@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 import windlass
 from windlass.actions.event_file_copies import EventFileCopies, copy_event_files
 from windlass.runs.context import Context
+from windlass.runs.metrics import MetricsFile
 from windlass.stores.folder import FolderStore
+from windlass.worker.event_file import EventFile
 
 REPORTS = "from windlass.train import report\nfor step in range(3): report(step=step, loss=1 / (step + 1))\n"
 
@@ -63,7 +66,19 @@ def test_metrics_of_a_run_are_written_once(context: Context, tmp_path: Path) -> 
     [written] = (folder / run.id).glob("*tfevents*")
     assert b"loss" in written.read_bytes()
     copies.update(context)
+    before = written.read_bytes()
+    columns = {"steps": [None, None], "times": [time.time()] * 2, "values": [0.5, 0.25]}
+    with context.store() as store:
+        file = MetricsFile(store.run_dir(run.id))
+        for seq in (1, 2):  # points without steps are counted
+            file.append(2, 0, seq, [{"rank": 0, "source": "csv", "name": "acc", **columns}])
+            columns["times"] = [time.time() + 1] * 2
+            copies.update(context)
     assert list((folder / run.id).glob("*tfevents*")) == [written]
+    assert written.read_bytes().startswith(before)
+    with open(written, "rb") as opened:
+        points = [point for batch in EventFile().read(opened) for point in batch if point.name == "acc"]
+    assert [(point.step, point.value) for point in points] == [(0, 0.5), (1, 0.25), (2, 0.5), (3, 0.25)]
 
 
 def test_a_record_that_cannot_be_opened_now_is_opened_again_later(

@@ -40,6 +40,8 @@ class EventFileCopies:
             for number, (source, name) in enumerate(zip(sources, names, strict=True))
         }
         """Subfolder of each source."""
+        self._name = f"{time.time_ns()}.windlass"
+        """End of the names of the files with metrics: another program's points are in other files."""
         self._last: dict[str, dict[tuple[str, str, int], float]] = {}
         """Time of the newest written point, by run and series."""
 
@@ -71,7 +73,7 @@ class EventFileCopies:
         if upload is not None and _copy_from(upload.destination, place):
             return
         series, last = engine.metrics(run_id), self._last.setdefault(run_id, {})
-        write_event_files(place, series, name=f"{time.time_ns()}.windlass", after=last or {("", "", 0): 0.0})
+        write_event_files(place, series, name=self._name, after=last or {("", "", 0): 0.0})
         last.update({one.key: max(one.times) for one in series if one.times})
 
 

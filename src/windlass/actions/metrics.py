@@ -65,9 +65,10 @@ def write_event_files(
 
     The first series of each metric is in a file of `folder`, others in a folder for their source and rank, because
     TensorBoard draws the points of one folder with the same name as one curve. The names of the files end with `name`.
-    `after` has times, in Unix seconds, by key of a series: only later points are written, and no files without points.
+    `after` has times, in Unix seconds, by key of a series: only later points are written, at the end of files that
+    exist, and no files without points.
     """
-    from windlass.runs.event_files import PREFIX, write_event_file
+    from windlass.runs.event_files import PREFIX, append_to_event_file, write_event_file
 
     files: dict[Path, dict[str, Series]] = {}
     for one in series:
@@ -80,14 +81,16 @@ def write_event_files(
         files = {place: {one.name: one for one in some} for place, some in later.items() if any(map(len, some))}
     for place, found in files.items():
         place.mkdir(parents=True, exist_ok=True)
-        write_event_file(place / f"{PREFIX}{name}", found.values())
+        write = append_to_event_file if after else write_event_file
+        write(place / f"{PREFIX}{name}", found.values())
     return len(files)
 
 
 def _later(one: Series, after: float) -> Series:
-    """Returns the points of a series after a time in Unix seconds."""
+    """Returns the points of a series after a time in Unix seconds; points without a step have their number as step."""
     kept = [at for at, time in enumerate(one.times) if time > after]
-    attempts, steps = tuple(one.attempts[at] for at in kept), tuple(one.steps[at] for at in kept)
+    attempts = tuple(one.attempts[at] for at in kept)
+    steps = tuple(at if one.steps[at] is None else one.steps[at] for at in kept)
     times, values = tuple(one.times[at] for at in kept), tuple(one.values[at] for at in kept)
     return replace(one, attempts=attempts, steps=steps, times=times, values=values)
 

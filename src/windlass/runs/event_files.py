@@ -26,13 +26,22 @@ def write_event_file(path: Path, series: Iterable[Series]) -> None:
     """
     partial = path.with_name(_PARTIAL)  # TensorBoard reads any file with `tfevents` in its name
     try:
-        with open(partial, "wb") as file:
-            file.write(_record(_event(0.0, 0, 3, VERSION)))
-            for time, step, tag, value in sorted(_points(series), key=lambda point: point[0]):
-                file.write(_record(_event(time, step, 5, _summary(tag, value))))
+        partial.unlink(missing_ok=True)  # of a process that was killed
+        append_to_event_file(partial, series)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def append_to_event_file(path: Path, series: Iterable[Series]) -> None:
+    """Appends points to an event file as `write_event_file` writes them; begins the file if it does not exist. Raises
+    OSError.
+    """
+    with open(path, "ab") as file:
+        if file.tell() == 0:
+            file.write(_record(_event(0.0, 0, 3, VERSION)))
+        for time, step, tag, value in sorted(_points(series), key=lambda point: point[0]):
+            file.write(_record(_event(time, step, 5, _summary(tag, value))))
 
 
 def _points(series: Iterable[Series]) -> Iterator[tuple[float, int, bytes, float]]:
