@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from windlass.errors import EngineError
-from windlass.services.certificates import Credentials, new_credentials, write
+from windlass.services.certificates import Credentials, new_credentials
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
 Answer = Callable[[socket.socket, bytes], None]
@@ -27,7 +27,9 @@ class Service:
 
     def __init__(self, folder: Path, answer: Answer = say_hello, *, is_tls: bool = True) -> None:
         self.credentials: Credentials = new_credentials("test", time.time(), time.time() + 3600)
-        write(folder, self.credentials)
+        folder.mkdir(exist_ok=True)
+        for name, data in self.credentials.files().items():
+            (folder / name).write_bytes(data)
         self.answer = answer
         self.heads: list[bytes] = []
         self.num_connections = 0

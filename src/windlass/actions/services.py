@@ -76,11 +76,6 @@ def service(engine: Engine, run_id: str, now: float) -> Service:
     return _service(state, engine.store)
 
 
-def num_up(statuses: list[Status]) -> int:
-    """Returns the number of services among runs that have not ended."""
-    return sum(is_service(one) and not one.phase.is_terminal for one in statuses)
-
-
 def list_services(store: Store, context: Context, on: str | None = None) -> ServiceList:
     """Lists services of all targets, or of the target `on`: those started on this machine, and in clusters also those
     of other machines. Targets are asked in parallel; those that do not answer are reported, not left out.

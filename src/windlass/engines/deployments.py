@@ -91,7 +91,7 @@ class Deployment:
     ends_at: float | None = None
     """When the deployment ends by itself, in Unix seconds; None if it never does, or if that is unknown."""
     ends_by: str = ""
-    """What ends the deployment: `supervisor`, `cluster`, `schedule`, or `this machine`; empty if nothing does."""
+    """What ends the deployment: `supervisor`, `cluster` or `schedule`; empty if nothing does."""
     replicas: int = 0
     ready_replicas: int = 0
     instance: str = ""

@@ -65,12 +65,19 @@ def send(
     return ModelResponse(response.status, response.headers.get("content-type", ""), found)
 
 
+def client_tls() -> ssl.SSLContext:
+    """Returns the TLS settings of a client that compares the server's certificate byte for byte before it sends
+    anything, which is stricter than checks of authorities and host names.
+    """
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
+    return found
+
+
 def _pinned(stream: socket.socket, certificate: bytes) -> ssl.SSLSocket:
     """Starts TLS. Raises EngineError if the server has another certificate, ValueError if `certificate` is no PEM."""
     expected = ssl.PEM_cert_to_DER_cert(certificate.decode())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the comparison below is stricter than both
-    secure = context.wrap_socket(stream)
+    secure = client_tls().wrap_socket(stream)
     found = secure.getpeercert(binary_form=True) or b""
     if not hmac.compare_digest(found, expected):
         secure.close()

@@ -1,4 +1,4 @@
-"""Makes the certificate and the token of one service, and keeps them in its folder.
+"""Makes the certificate and the token of one service, and reads them from its folder.
 
 Each service gets credentials of its own, which clients compare byte by byte. No authority signs them, and no image
 contains them.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ipaddress
-import os
 import secrets
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from windlass.errors import MissingExtra, StoreError
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
@@ -34,6 +29,7 @@ MARGIN_SECONDS: Final = 24 * 3600.0
 KEPT_SECONDS: Final = 10 * 365 * 24 * 3600.0
 """Validity in seconds of the certificate of a service without an end."""
 TOKEN_BYTES: Final = 32
+LOOPBACK: Final = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +48,12 @@ class Credentials:
         return {CERTIFICATE: self.certificate, KEY: self.key, TOKEN: self.token.encode()}
 
 
-def new_credentials(name: str, now: float, ends_at: float | None, hosts: Sequence[str] = ()) -> Credentials:
+def new_credentials(name: str, now: float, ends_at: float | None) -> Credentials:
     """Makes a self-signed ECDSA P-256 certificate and a token for the service `name`.
 
     `now` is the current time and `ends_at` the service's end, in Unix seconds; a service without an end gets a
-    certificate for ten years. The certificate names the service, the loopback addresses, and `hosts`: DNS names or IP
-    addresses. Raises MissingExtra if cryptography is not installed.
+    certificate for ten years. The certificate names the service and the loopback addresses. Raises MissingExtra if
+    cryptography is not installed.
     """
     try:
         from cryptography import x509
@@ -68,7 +64,7 @@ def new_credentials(name: str, now: float, ends_at: float | None, hosts: Sequenc
         raise MissingExtra("services need cryptography for their certificates", INSTALL) from error
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    names = dict.fromkeys((name, "localhost", "127.0.0.1", "::1", *hosts))
+    names = [*map(x509.DNSName, (name, "localhost")), *map(x509.IPAddress, LOOPBACK)]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -77,7 +73,7 @@ def new_credentials(name: str, now: float, ends_at: float | None, hosts: Sequenc
         .serial_number(x509.random_serial_number())
         .not_valid_before(_date(now - MARGIN_SECONDS))
         .not_valid_after(_date((now + KEPT_SECONDS if ends_at is None else ends_at) + MARGIN_SECONDS))
-        .add_extension(x509.SubjectAlternativeName([_general_name(one) for one in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
@@ -94,34 +90,9 @@ def _date(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
-def _general_name(host: str) -> x509.GeneralName:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
 def fingerprint(certificate: bytes) -> str:
     """Returns the SHA-256 digest of a certificate in PEM, in hexadecimal. Raises ValueError if it is not PEM."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))).hexdigest()
-
-
-def write(folder: Path, credentials: Credentials) -> None:
-    """Writes credentials to the folder of a service, which only this user can read; the folder is created, files in it
-    are replaced. Raises StoreError.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        for name, data in credentials.files().items():
-            (folder / name).unlink(missing_ok=True)  # an existing file, or a link, could be readable by others
-            opened = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(opened, "wb") as file:
-                file.write(data)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written ({error.strerror})", "see: windlass doctor") from error
 
 
 def read(folder: Path) -> Credentials:

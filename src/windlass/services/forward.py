@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from windlass.engines.pinned_http import client_tls
 from windlass.errors import MissingExtra, WindlassError
 from windlass.services.browser_access import FORWARD_START, Sessions, address_of, listen
 from windlass.services.streams import CHUNK_BYTES, Stream, copy_both, open_stream
@@ -76,7 +77,7 @@ class Forward:
         """The port on which the forward listens."""
         self._gate = None if access is None else self._gate_of(access)
         self._certificate = b"" if access is None else ssl.PEM_cert_to_DER_cert(access.certificate.decode())
-        self._tls = None if access is None else _pinned(access.certificate)
+        self._tls = None if access is None else client_tls()
         self._pool = ThreadPoolExecutor(MAX_CONNECTING, "windlass-connect")
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = threading.Event()
@@ -157,11 +158,3 @@ class Forward:
             opening.add_done_callback(lambda it: None if it.cancelled() or it.exception() else it.result().close())
             raise
         return await open_stream(source, self._tls, self._certificate)
-
-
-def _pinned(certificate: bytes) -> ssl.SSLContext:
-    """Returns the settings of a client that trusts this certificate alone, whatever the name of its server."""
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    found.check_hostname = False
-    found.load_verify_locations(cadata=certificate.decode())
-    return found

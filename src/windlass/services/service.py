@@ -88,8 +88,6 @@ class Service:
     """Price per hour in the currency of the target; None if unknown."""
     port: int | None = None
     """Port at which the service listens on the loopback address of its node; None if it does not listen yet."""
-    last_request_at: float | None = None
-    """Time of the last request in Unix seconds; None if unknown."""
     in_cluster: bool = False
     """Whether the service is a pod of a cluster; otherwise, it is a process of this machine."""
 

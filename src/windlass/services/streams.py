@@ -91,7 +91,7 @@ async def open_stream(source: socket.socket, pinned: ssl.SSLContext | None, der:
 
 
 def _untrusted(error: OSError | None) -> EngineError:
-    if error is None or isinstance(error, ssl.SSLCertVerificationError):
+    if error is None:
         return EngineError(
             "the server at the port of the service has another certificate: it is not the service",
             "nothing was sent to it; close the service, and start it again",

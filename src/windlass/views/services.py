@@ -30,7 +30,7 @@ class ServiceView:
     ends_at: float | None
     """When the service ends by itself, in Unix seconds; null if it never does, or if that is unknown."""
     ends_by: str
-    """What ends the service: `supervisor`, `cluster`, `schedule` or `this machine`; empty if nothing does."""
+    """What ends the service: `supervisor`, `cluster` or `schedule`; empty if nothing does."""
     price_per_hour: float | None
     """US dollars an hour; null if unknown."""
     last_request_at: float | None
@@ -134,7 +134,7 @@ def service_view(found: Service) -> ServiceView:
         found.ends_at,
         found.ends_by,
         found.price_per_hour,
-        found.last_request_at,
+        None,
         replicas=1,
         ready_replicas=int(found.phase == "up"),
         address="",
