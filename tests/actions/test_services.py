@@ -14,9 +14,9 @@ import pytest
 from tests.helpers.until import until
 
 import windlass.services.program
-from windlass.actions import boards, runs, services
+from windlass.actions import all_services, boards, runs, services
 from windlass.cli.statustext import summary_lines
-from windlass.errors import EngineError, JobFileError, NoSuchRun, UsageError
+from windlass.errors import EngineError, JobFileError, UsageError
 from windlass.plan.exposure import Exposure
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase
@@ -68,9 +68,9 @@ def store(context: Context) -> Iterator[Store]:
 
 def started(store: Store, context: Context) -> Service:
     """Starts a service and returns it once it listens."""
-    _, run_id = services.start_service(REQUEST, "local", store, context)
+    engine, run_id = services.start_service(REQUEST, "local", store, context)
     until(lambda: services.local_port(store, run_id) is not None)
-    return services.find_service(run_id, store, context)
+    return services.service(engine, run_id, context.now())
 
 
 def test_service_takes_no_slot_and_is_listed_until_it_is_closed(store: Store, context: Context) -> None:
@@ -83,8 +83,8 @@ def test_service_takes_no_slot_and_is_listed_until_it_is_closed(store: Store, co
     assert services.list_services(store, context).services == (found,)
     assert services.close_service(found, store, context).phase is Phase.STOPPED
     assert services.list_services(store, context).services == ()
-    with pytest.raises(NoSuchRun, match="no service"):
-        services.find_service(found.name, store, context)
+    with pytest.raises(UsageError, match="no service"):
+        all_services.find(found.name, None, context)
 
 
 def test_credentials_are_in_a_private_folder_and_in_no_record(store: Store, context: Context) -> None:
@@ -147,7 +147,7 @@ def test_target_that_does_not_answer_is_reported(store: Store, context: Context,
     listed = services.list_services(store, context)
     assert (listed.services, [name for name, _ in listed.unanswered]) == ((), ["far"])
     with pytest.raises(EngineError, match="target far does not answer"):
-        services.find_service("notebook", store, context)
+        boards.running("notebook-7f3k2", ServiceKind.NOTEBOOK, store, context)
 
 
 def test_service_that_cannot_be_exposed_is_closed(store: Store, context: Context) -> None:

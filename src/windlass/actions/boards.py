@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions import event_file_copies, runs, services
+from windlass.actions import all_services, event_file_copies, runs, services
 from windlass.actions.jobs import code_folder
 from windlass.actions.targets import find_target
 from windlass.engines import engine_class
@@ -269,7 +269,11 @@ def running(name: str, kind: ServiceKind, store: Store, context: Context) -> Ser
     except NoSuchRun:
         if not name.startswith(f"{kind}-"):
             return None
-        found = services.find_service(name, store, context)
+        view = all_services.find(name, None, context)
+        if view.kind != kind:
+            raise UsageError(f"{name} is a {view.kind}", f"windlass {kind} starts one") from None
+        engine, run_id = runs.find(view.run, store, view.target, context)
+        found = services.service(engine, run_id, context.now())
     if found.kind is not kind:
         raise UsageError(f"{name} is a {found.kind}", f"windlass {found.kind} {name}")
     if found.phase in ENDED:

@@ -13,7 +13,7 @@ from windlass.actions import runs
 from windlass.actions.jobs import ReadyJob
 from windlass.actions.targets import find_address, find_target, remote_names
 from windlass.engines import engine_class
-from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
+from windlass.errors import NoSuchRun, UsageError, WindlassError
 from windlass.runs.private import service_folder
 from windlass.services.service import Service, ServiceRequest, is_service, job_of, service_of
 
@@ -110,24 +110,6 @@ def _listed(name: str, context: Context) -> list[Service] | WindlassError:
             ]
     except WindlassError as error:
         return error
-
-
-def find_service(name: str, store: Store, context: Context, on: str | None = None) -> Service:
-    """Returns the service with this name, run id, or unique beginning of a run id. Raises NoSuchRun, and EngineError if
-    a target that may have the service does not answer.
-    """
-    listed = list_services(store, context, on)
-    found = [one for one in listed.services if name in (one.name, one.run_id)]
-    found = found or [one for one in listed.services if one.run_id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(f"{one.run_id} on {one.target}" for one in found)
-        raise NoSuchRun(f"several services are called '{name}': {names}", "name one by its run id")
-    if listed.unanswered:
-        target, why = listed.unanswered[0]
-        raise EngineError(f"no service '{name}' was found, and target {target} does not answer: {why}")
-    raise NoSuchRun(f"no service '{name}' is up", "windlass services lists all services")
 
 
 def close_service(
