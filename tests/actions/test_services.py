@@ -49,7 +49,7 @@ REQUEST = ServiceRequest(
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
     # one slot, which another run holds: services do not wait for it
-    (tmp_path / "targets.yaml").write_text("local: {kind: local, slots: 1, price_per_hour: 2}\n")
+    (tmp_path / "targets.yaml").write_text("local: {kind: local, slots: 1, price_per_hour: 2, currency: EUR}\n")
     environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path)}
     context = Context(environ, tmp_path)
     yield context
@@ -78,7 +78,8 @@ def test_service_takes_no_slot_and_is_listed_until_it_is_closed(store: Store, co
     until(lambda: busy.status.phase is Phase.TRAINING)
     found = started(store, context)
     assert (found.kind, found.phase, found.port) == (ServiceKind.NOTEBOOK, ServicePhase.UP, 8888)
-    assert (found.price_per_hour, found.idle_seconds, found.ends_by) == (2.0, 600.0, "supervisor")
+    assert (found.price_per_hour, found.currency) == (2.0, "EUR")
+    assert (found.idle_seconds, found.ends_by) == (600.0, "supervisor")
     assert found.ends_at == pytest.approx(found.created_at + 3600.0)
     assert services.list_services(store, context).services == (found,)
     assert services.close_service(found, store, context).phase is Phase.STOPPED

@@ -36,6 +36,7 @@ DIGITS = deployment_view(
         replicas=2,
         ready_replicas=1,
         price_per_hour=0.115,
+        currency="EUR",
         last_request_at=NOW - 60,
     ),
     NOW,
@@ -53,7 +54,7 @@ def shown(*services: ServiceView, unanswered: tuple[UnansweredTarget, ...] = ())
 def test_service_is_listed_with_its_price_its_end_and_its_last_request() -> None:
     titles, row = shown(DIGITS)
     assert titles.split()[:6] == ["NAME", "KIND", "TARGET", "STATE", "PRICE/H", "ENDS"]
-    assert "digits  deployment  aws     ready  0.115 USD  in 2h00m" in row
+    assert "digits  deployment  aws     ready  0.115 EUR  in 2h00m" in row
     assert "1m00s ago" in row
     assert "1/2" in row
 
@@ -107,11 +108,12 @@ def test_ready_deployment_names_the_commands_that_use_and_end_it() -> None:
     assert "digits is ready on aws" in text
     assert "windlass invoke digits FILE" in text
     assert "windlass undeploy digits" in text
-    assert "0.115 USD an hour" in text
+    assert "0.115 EUR an hour" in text
 
 
 def test_price_that_is_not_known_is_not_zero() -> None:
-    assert price_words(None) == "unknown"
+    assert price_words(None, "USD") == "unknown"
+    assert price_words(0.2, "EUR") == "0.2 EUR an hour"
     assert end_words(NOW + 60, NOW).endswith("in 1m00s")
 
 

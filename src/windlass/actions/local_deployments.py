@@ -255,6 +255,7 @@ class LocalDeployments(Deployments):
             replicas=1,
             ready_replicas=int(found.phase is ServicePhase.UP),
             price_per_hour=found.price_per_hour,
+            currency=found.currency,
             last_request_at=last,
             objects=(f"run {found.run_id}",),
         )

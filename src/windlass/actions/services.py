@@ -147,7 +147,7 @@ def _service(state: RunState, store: Store) -> Service:
         port = SERVICE_PORT if state.status.phase in (Phase.TRAINING, Phase.CHECKPOINTING) else None
     else:
         port = local_port(store, run_id)
-    return service_of(state, port=port, price_per_hour=None if price is None else price.per_hour)
+    return service_of(state, port, price)
 
 
 def local_port(store: Store, run_id: str) -> int | None:

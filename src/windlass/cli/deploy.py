@@ -231,7 +231,7 @@ def plan_lines(plan: PlannedDeployment, now: float, paint: Paint) -> Iterator[st
     """Yields the lines of `deploy --plan`."""
     yield f"{paint(plan.name, bold=True)} on {plan.target}"
     yield from (f"  {number}. {visible(step)}" for number, step in enumerate(plan.steps, 1))
-    yield from labelled("price", price_words(plan.price_per_hour), paint)
+    yield from labelled("price", price_words(plan.price_per_hour, plan.currency), paint)
     yield from labelled("ends", "never by itself" if plan.ends_at is None else end_words(plan.ends_at, now), paint)
     yield from labelled("notes", [visible(note) for note in plan.notes], paint)
 
@@ -239,7 +239,7 @@ def plan_lines(plan: PlannedDeployment, now: float, paint: Paint) -> Iterator[st
 def ready_lines(found: ServiceView, now: float, paint: Paint, *, is_exposed: bool) -> Iterator[str]:
     """Yields the lines after a deployment."""
     yield f"{paint(found.name, bold=True)} is {found.phase} on {found.target}"
-    yield from labelled("price", price_words(found.price_per_hour), paint)
+    yield from labelled("price", price_words(found.price_per_hour, found.currency), paint)
     yield from labelled("ends", "never by itself" if found.ends_at is None else end_words(found.ends_at, now), paint)
     if is_exposed:
         none_yet = f"its load balancer has no address yet: windlass services --on {found.target}"
@@ -255,9 +255,9 @@ def answer_lines(found: Invocation) -> Iterator[str]:
         yield ", ".join(visible(label) for label in found.labels)
 
 
-def price_words(price_per_hour: float | None) -> str:
+def price_words(price_per_hour: float | None, currency: str) -> str:
     """Formats a price an hour: `0.115 USD an hour`, or that it is unknown."""
-    return "unknown" if price_per_hour is None else f"{price(price_per_hour, 'USD')} an hour"
+    return "unknown" if price_per_hour is None else f"{price(price_per_hour, currency)} an hour"
 
 
 def end_words(ends_at: float, now: float) -> str:

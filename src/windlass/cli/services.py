@@ -113,7 +113,7 @@ def _row(one: ServiceView, now: float, paint: Paint) -> list[str]:
         one.kind,
         one.target,
         paint(one.phase, COLOURS.get(one.phase)),
-        "unknown" if one.price_per_hour is None else price(one.price_per_hour, "USD"),
+        "unknown" if one.price_per_hour is None else price(one.price_per_hour, one.currency),
         ends,
         "unknown" if one.last_request_at is None else f"{duration(max(0.0, now - one.last_request_at))} ago",
         f"{one.ready_replicas}/{one.replicas}" if one.replicas else "–",

@@ -98,7 +98,8 @@ class Deployment:
     address: str = ""
     """Public address of an exposed deployment; empty without one, or until its load balancer has one."""
     price_per_hour: float | None = None
-    """US dollars an hour of all replicas; None if unknown."""
+    """Price of all replicas per hour, in `currency`; None if unknown."""
+    currency: str = "USD"
     last_request_at: float | None = None
     """Time of the last request in Unix seconds, or of the creation if there was none; None if unknown."""
     objects: tuple[str, ...] = ()
@@ -116,6 +117,8 @@ class DeploymentPlan:
     notes: tuple[str, ...] = ()
     """Remarks for the user, for example that nothing ends the deployment."""
     price_per_hour: float | None = None
+    """Price of all replicas per hour, in `currency`; None if unknown."""
+    currency: str = "USD"
     objects: tuple[Mapping[str, object], ...] = field(default=(), repr=False)
     """The objects or requests that would be sent."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import field_validator
 
 from windlass.engines.values import RunState
+from windlass.plan.price import Price
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.spec.job import Job
@@ -85,7 +86,8 @@ class Service:
     cause: str = ""
     """Why the service waits, has failed or is unknown; empty without a reason."""
     price_per_hour: float | None = None
-    """Price per hour in the currency of the target; None if unknown."""
+    """Price per hour, in `currency`; None if unknown."""
+    currency: str = "USD"
     port: int | None = None
     """Port at which the service listens on the loopback address of its node; None if it does not listen yet."""
     in_cluster: bool = False
@@ -120,8 +122,11 @@ def is_service(status: Status) -> bool:
     return SERVICE_LABEL in status.about.labels
 
 
-def service_of(state: RunState, *, port: int | None, price_per_hour: float | None) -> Service:
-    """Returns the service that a marked run is. `port` is the port at which it listens, None if it does not yet."""
+def service_of(state: RunState, port: int | None, price: Price | None) -> Service:
+    """Returns the service that a marked run is.
+
+    `port` is the port at which it listens, None if it does not yet, and `price` the price of its plan, None if unknown.
+    """
     status = state.status
     labels, kind = status.about.labels, _kind(status)
     seconds = _number(labels.get(SERVICE_SECONDS_LABEL))
@@ -138,7 +143,8 @@ def service_of(state: RunState, *, port: int | None, price_per_hour: float | Non
         ends_at=None if seconds is None else now + seconds - status.times.limited_seconds(now),
         idle_seconds=_number(labels.get(SERVICE_IDLE_LABEL)),
         cause=state.stale or status.waits_for or (status.cause.summary if status.cause is not None else ""),
-        price_per_hour=price_per_hour,
+        price_per_hour=None if price is None else price.per_hour,
+        currency="USD" if price is None else price.currency,
         port=port,
         in_cluster=status.supervision.machine is None,
     )

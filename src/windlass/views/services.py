@@ -32,7 +32,8 @@ class ServiceView:
     ends_by: str
     """What ends the service: `supervisor`, `cluster` or `schedule`; empty if nothing does."""
     price_per_hour: float | None
-    """US dollars an hour; null if unknown."""
+    """Price per hour in `currency`; null if unknown."""
+    currency: str
     last_request_at: float | None
     """Unix seconds of the last request; null if unknown."""
     replicas: int
@@ -81,6 +82,8 @@ class PlannedDeployment:
     steps: tuple[str, ...]
     notes: tuple[str, ...]
     price_per_hour: float | None
+    """Price per hour in `currency`; null if unknown."""
+    currency: str
     ends_at: float | None
 
 
@@ -112,6 +115,7 @@ def deployment_view(found: Deployment, now: float) -> ServiceView:
         found.ends_at,
         found.ends_by,
         found.price_per_hour,
+        found.currency,
         since,
         found.replicas,
         found.ready_replicas,
@@ -134,7 +138,8 @@ def service_view(found: Service) -> ServiceView:
         found.ends_at,
         found.ends_by,
         found.price_per_hour,
-        None,
+        found.currency,
+        last_request_at=None,
         replicas=1,
         ready_replicas=int(found.phase == "up"),
         address="",
@@ -146,4 +151,6 @@ def service_view(found: Service) -> ServiceView:
 def planned_view(plan: DeploymentPlan) -> PlannedDeployment:
     """Builds the view of a plan of a deployment."""
     asked = plan.request
-    return PlannedDeployment(asked.name, plan.target, plan.steps, plan.notes, plan.price_per_hour, asked.ends_at)
+    return PlannedDeployment(
+        asked.name, plan.target, plan.steps, plan.notes, plan.price_per_hour, plan.currency, asked.ends_at
+    )

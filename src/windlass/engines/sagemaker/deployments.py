@@ -94,6 +94,7 @@ class SageMakerDeployments(Deployments):
             ),
             tuple(self._notes(request, image)),
             self._access.price(request.instance, request.replicas),
+            self._access.target.currency,
             (*made.schedules, made.model, made.config, made.endpoint),
         )
 

@@ -94,6 +94,7 @@ class EndpointList:
             ready_replicas=int(now.get("CurrentInstanceCount", 0)),
             instance=instance,
             price_per_hour=self._access.price(instance, replicas),
+            currency=self._access.target.currency,
             objects=(f"endpoint {endpoint['EndpointName']}",),
         )
 
