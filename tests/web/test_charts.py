@@ -76,6 +76,16 @@ def test_metric_named_as_a_field_of_the_file_has_no_other_curves(tmp_path: Path,
     assert [one.name for one in series_named(tmp_path / FILE, name)] == [name]
 
 
+def test_run_of_another_version_does_not_hinder_a_comparison(page: Page) -> None:
+    with Store(page.home) as store, store._transaction():
+        columns = "created_at, ended_at, phase, status, plan"
+        store._db.execute(f"INSERT INTO runs (id, version, {columns}) SELECT 'newer-1', 999, {columns} FROM runs")
+    query = f"run=newer-1&run={page.run_id}"
+    found = page.client.get(f"/compare.json?{query}").json()
+    assert ([run["id"] for run in found["runs"]], found["missing"]) == ([page.run_id], ["newer-1"])
+    assert page.client.get(f"/compare/metrics.json?{query}&name=loss").status_code == 200
+
+
 def test_run_has_one_curve_in_a_comparison(page: Page) -> None:
     with Store(page.home) as store:
         write_step_seconds(store.run_dir(page.run_id), ranks=1_000)
@@ -128,9 +138,3 @@ def test_comparison_offers_the_metrics_of_a_thinned_file_and_rare_ones(page: Pag
         found = page.client.get(f"/compare.json?run={page.run_id}").json()
         assert found["names"] == ["loss", f"acc {HOSTILE}", 'eval "x"', "lr"]
         file.thin(20_000)
-
-
-@pytest.mark.parametrize("points", ["0", "-1", "x", "999999999", "2000"])
-def test_number_of_points_is_bounded(page: Page, points: str) -> None:
-    found = page.client.get(f"/runs/{page.run_id}/metrics.json", params={"name": "loss", "points": points})
-    assert found.status_code == 200

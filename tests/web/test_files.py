@@ -37,6 +37,11 @@ def test_result_is_an_attachment(page: Page, output: Path) -> None:
     assert found.headers["x-content-type-options"] == "nosniff"
 
 
+def test_head_of_a_result_has_its_size(page: Page, output: Path) -> None:
+    found = page.client.head(f"/runs/{page.run_id}/artifacts/files/inner/a%20b.bin")
+    assert (found.content, found.headers["content-length"]) == (b"", "2")
+
+
 @pytest.mark.parametrize(
     "path",
     [

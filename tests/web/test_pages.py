@@ -16,7 +16,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.store import RunAbout, Store
 from windlass.runs.time_accounting import Spent
 from windlass.views.schema import schema_of
-from windlass.web.pages import _equal_parts
+from windlass.web.pages import _equal_parts, _run_rows
 from windlass.web.site import Measurement
 
 MAX_BYTES = 200_000
@@ -110,6 +110,23 @@ def test_time_that_the_target_bills_is_shown(tmp_path: Path) -> None:
         billed = json_of(page, "/runs/{0}/time.json")["billed"]
         assert billed == {"node_seconds": 60, "used_node_seconds": 200, "cost": None}
         assert "<dt>Billed</dt><dd>1m" in page.client.get(f"/runs/{run_id}/time").text
+
+
+def test_run_that_is_removed_meanwhile_is_left_out_of_a_list(page: Page) -> None:
+    with page.site.records.open() as store:
+        [row] = store.rows(page.site.abouts)
+        found = _run_rows(page.site, store, [row._replace(id="gone-1"), row], {}, 0.0)
+    assert [one.id for one in found] == [page.run_id]
+
+
+def test_json_of_the_list_has_its_filters(page: Page) -> None:
+    assert 'href="/runs.json?text=digits&amp;sort=name"' in page.client.get("/?text=digits&sort=name").text
+
+
+def test_older_events_end_before_the_given_number(page: Page) -> None:
+    newest = json_of(page, "/runs/{0}/events.json")["events"][0]["seq"]
+    found = json_of(page, f"/runs/{{0}}/events.json?before={newest}")["events"]
+    assert [row["seq"] for row in found] == list(range(newest - 1, 0, -1))
 
 
 def test_part_of_a_long_run_has_the_purpose_of_most_of_its_time() -> None:

@@ -89,7 +89,6 @@ def test_failed_target_shows_its_last_runs_as_outdated(tmp_path: Path, monkeypat
         until(lambda: state_of(page)["as_of"] is not None)
         rows = {run["id"]: run for run in page.client.get("/runs.json").json()["runs"]}
         assert (rows["other-1"]["is_recorded"], rows["other-1"]["stale"]) == (False, "")
-        assert page.client.get("/runs/other-1").status_code == 200
         cluster.error = EngineError("lab cannot be reached <b>")
         until(lambda: state_of(page)["trouble"] == "lab cannot be reached <b>")
         rows = {run["id"]: run for run in page.client.get("/runs.json").json()["runs"]}

@@ -75,10 +75,11 @@ def _serve(path: str, host: str, port: int | None, *, allow_actions: bool, no_op
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtra(f"the web page needs {error.name}", INSTALL) from error
-    from windlass.web.serve import is_reachable_by_others, serve
+    from windlass.services.browser_access import is_loopback
+    from windlass.web.serve import serve
 
     def ready(address: str, link: str) -> None:
-        if is_reachable_by_others(host):
+        if not is_loopback(host):
             click.echo(f"other machines can reach the page, without encryption: {host}", err=True)
         # A browser in the terminal blocks until it ends, and needs the server meanwhile.
         arguments: dict[str, Any] = {"target": _show, "args": (link, address), "kwargs": {"no_open": no_open}}

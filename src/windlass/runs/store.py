@@ -476,17 +476,21 @@ class Store:
         _require_readable(UnreadableRun(run_id, row[0]))
         return list(row[1:])
 
-    def events(self, run_id: str, after: int = 0, since: float = 0.0) -> list[Event]:
+    def events(self, run_id: str, after: int = 0, since: float = 0.0, *, last: int = (1 << 63) - 1) -> list[Event]:
         """Returns the events of a run with a number above `after`, not older than `since` (Unix seconds), in order.
+
+        `last` is the highest number that is returned.
 
         Raises UnsupportedVersion.
         """
         if (row := self._one("SELECT version FROM runs WHERE id = ?", run_id)) is not None:
             _require_readable(UnreadableRun(run_id, row[0]))
         rows = self._all(
-            "SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND time >= ? ORDER BY seq",
+            "SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND seq <= ? AND time >= ?"
+            " ORDER BY seq",
             run_id,
             after,
+            last,
             since,
         )
         return [Event(seq, when, kind, json.loads(data)) for seq, when, kind, data in rows]

@@ -357,7 +357,7 @@ class MetricsData:
     id: str
     began_at: float
     names: tuple[MetricName, ...]
-    """All metrics of the run, `loss` first; at most 500."""
+    """All metrics of the run, `loss` first; at most 500. Empty beside the curves of a metric."""
     curves: tuple[Curve, ...]
     note: str
     """Why this machine does not have the metrics yet; empty if it has them."""
@@ -399,7 +399,7 @@ class ComparePage:
     note: str
     """Why metrics are missing; empty if each run has some."""
     missing: tuple[str, ...]
-    """Ids of the query that are not recorded on this machine."""
+    """Ids of the query that are not recorded on this machine, or by another version of Windlass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def take(site: Site, run_id: str, action: str, text: str) -> str:
     """
     with site.records.open() as store:
         status = store.status(run_id)
-        if action not in actions_for(site, status, is_recorded=True):
+        if action not in actions_for(site, status):
             raise UsageError(f"{action} is not possible: {run_id} is {status.phase}")
         engine = runs.engine_for(run_id, store)
         if action == "stop":

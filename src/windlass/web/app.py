@@ -91,7 +91,7 @@ def make_app(site: Site, host: str, port: int, changes: ChangeFeed) -> ASGIApp:
     routes = [Route(path, handlers.data(view)) for path, view in DATA.items()]
     for page in (*PAGES, *RUN_PAGES):
         name = "/runs" if page.path == "/" else page.path
-        routes += [Route(f"{name}.json", handlers.json(page)), Route(page.path, handlers.html(page))]
+        routes += [Route(f"{name}.json", handlers.data(page.view)), Route(page.path, handlers.html(page))]
     routes += [
         Route("/events", handlers.events),
         Route(f"{RUN}/logs/live", handlers.live_log),
@@ -130,10 +130,6 @@ class Handlers:
 
         return handler
 
-    def json(self, page: Page) -> Callable[[Request], Response]:
-        """Returns the handler of the JSON of a page."""
-        return self.data(page.view)
-
     def data(self, view: Callable[..., Any]) -> Callable[[Request], Response]:
         """Returns the handler of a view that is sent as JSON."""
         return lambda request: json_response(self._view(view, request))
@@ -167,6 +163,9 @@ class Handlers:
         num_bytes = os.fstat(opened).st_size
         disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
         headers = {"content-disposition": disposition, "content-length": str(num_bytes)}
+        if request.method == "HEAD":
+            os.close(opened)
+            return Response(headers=headers, media_type="application/octet-stream")
         return StreamingResponse(_chunks(opened, num_bytes), headers=headers, media_type="application/octet-stream")
 
     def static(self, request: Request) -> Response:

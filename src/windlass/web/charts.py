@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Query = Mapping[str, str]
 
 POINTS: Final = 1_000
-"""Points of each curve by default."""
-MAX_POINTS: Final = 2_000
+"""Points of each curve."""
 MAX_NAMES: Final = 500
 MAX_RANKS: Final = 64
 """Maximum number of ranks of a metric, and of rows of the heat map."""
@@ -44,29 +43,20 @@ def series_of(site: Site, store: Store, run_id: str) -> tuple[Series, ...]:
 
 
 def metrics_data(site: Site, run_id: str, given: Query) -> MetricsData:
-    """Returns the names of the metrics of a run, and the curves of the metric `name` with at most `points` points each.
+    """Returns the names of the metrics of a run, or the curves of the metric `name` of the lowest ranks.
 
-    `source` and `rank` select a curve; by default the curves of the lowest ranks are returned. Raises NoSuchRun.
+    Raises NoSuchRun, OSError.
     """
     with site.records.open() as store:
         status = store.status(run_id, with_progress=False)
         why = why_missing(site, store, run_id, status.target)
         began_at, series = status.times.created_at, series_of(site, store, run_id)
-    name, source, rank = given.get("name", ""), given.get("source", ""), given.get("rank", "")
-    found = [
-        one for one in series if one.name == name and source in ("", one.source) and (not rank or str(one.rank) == rank)
-    ]
-    found = sorted(found, key=lambda one: one.rank)[:MAX_CURVES]
-    points = max(2, num_points(given) // max(1, len(found) // 4))
+    name = given.get("name", "")
+    found = sorted((one for one in series if one.name == name), key=lambda one: one.rank)[:MAX_CURVES]
+    points = POINTS // max(1, len(found) // 4)
     curves = tuple(curve_of(run_id, one, points, began_at) for one in found)
     note = f"The metrics are not on this machine: {why}." if why else ""
-    return MetricsData(run_id, began_at, _names(series), curves, note)
-
-
-def num_points(given: Query) -> int:
-    """Returns the query's number of points for a curve, at most `MAX_POINTS`."""
-    text = given.get("points", "")
-    return min(MAX_POINTS, int(text)) if text.isdecimal() and 0 < len(text) < 6 else POINTS
+    return MetricsData(run_id, began_at, () if name else _names(series), curves, note)
 
 
 def _names(series: Sequence[Series]) -> tuple[MetricName, ...]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.metrics import MAX_RUNS
 from windlass.code.kept import kept_digest
-from windlass.errors import NoSuchRun, UsageError
+from windlass.errors import NoSuchRun, UnsupportedVersion, UsageError
 from windlass.runs.metrics import FILE, read_names
 from windlass.views.comparison import Difference, RunFacts, compare_runs
 from windlass.views.metrics import chosen
 from windlass.views.pages import CompareData, ComparedRow, ComparePage, SettingRow
 from windlass.views.serialise import view_of
-from windlass.web.charts import curve_of, num_points, series_named, why_missing
+from windlass.web.charts import POINTS, curve_of, series_named, why_missing
 from windlass.web.files import state_of
 from windlass.web.site import Site
 
@@ -49,7 +49,7 @@ def compare_page(site: Site, given: QueryParams) -> ComparePage:
         for run_id in ids_of(given):
             try:
                 status, plan = store.status(run_id), store.plan(run_id)
-            except NoSuchRun:
+            except (NoSuchRun, UnsupportedVersion):
                 missing.append(run_id)
                 continue
             # Summaries of all metrics are not shown here, and reading the metrics of 200 runs takes seconds.
@@ -93,13 +93,13 @@ def _text(value: Any) -> str:
 
 
 def compare_data(site: Site, given: QueryParams) -> CompareData:
-    """Returns the metric `name` of each run of the query, thinned to about `points` points. Raises UsageError."""
+    """Returns the metric `name` of each run of the query. Raises UsageError."""
     ids, name = ids_of(given), given.get("name", "")
-    points = min(num_points(given), max(8, DATA_POINTS // max(1, len(ids))))
+    points = min(POINTS, max(8, DATA_POINTS // max(1, len(ids))))
     curves = []
     with site.records.open() as store:
         for run_id in ids:
-            with contextlib.suppress(NoSuchRun, OSError):
+            with contextlib.suppress(NoSuchRun, UnsupportedVersion, OSError):
                 began_at = store.status(run_id, with_progress=False).times.created_at
                 series = series_named(store.run_dir(run_id) / FILE, name)
                 # the metrics that are measured of each rank have a curve for each

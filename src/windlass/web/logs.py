@@ -49,8 +49,7 @@ def logs_page(site: Site, run_id: str, given: Query) -> LogsPage:
 
 
 def log_window(site: Site, run_id: str, given: Query) -> LogWindow:
-    """Returns a part of a log: the lines after byte `offset`, those before byte `before`, those from the time `since`
-    (Unix seconds), or else the last ones; `lines` is their number.
+    """Returns a part of a log: `lines` lines after byte `offset`, those before byte `before`, or else the last ones.
 
     `attempt` and `rank` choose the log; without a rank the output of all ranks is merged, and has no offsets. Raises
     NoSuchRun, UsageError, StoreError.
@@ -68,13 +67,10 @@ def _window(run_id: str, folder: Path, reader: RunLogs, given: Query) -> LogWind
     if attempt is None:
         attempt = attempts[-1] if attempts else 1
     lines = min(MAX_LINES, number_of(given, "lines") or LINES)
-    since = given.get("since", "")
     if rank is None:
-        return _merged(run_id, reader, attempt, lines, _seconds(since))
+        return _merged(run_id, reader, attempt, lines)
     log = RankLog(folder, attempt, rank)
     offset, before = number_of(given, "offset"), number_of(given, "before")
-    if since:
-        offset = log.offset_at(int((_seconds(since) or 0.0) * 1e9))
     if offset is not None:
         begin, end, rows = log.forward(offset, lines)
     else:
@@ -82,22 +78,14 @@ def _window(run_id: str, folder: Path, reader: RunLogs, given: Query) -> LogWind
     return LogWindow(run_id, attempt, rank, begin, end, log.whole, tuple(rows))
 
 
-def _merged(run_id: str, reader: RunLogs, attempt: int, lines: int, since: float | None) -> LogWindow:
-    if since is None:
-        found = list(reader.read(attempt=attempt, tail=lines))
-    else:
-        found = []
-        for line in reader.read(attempt=attempt, since_ns=int(since * 1e9)):
-            found.append(line)
-            if len(found) == lines:
-                break
+def _merged(run_id: str, reader: RunLogs, attempt: int, lines: int) -> LogWindow:
     rows, num_bytes = [], 0
-    for line in found if since is not None else reversed(found):
+    for line in reversed(list(reader.read(attempt=attempt, tail=lines))):
         rows.append(row_of(line))
         num_bytes += len(rows[-1].text)
         if num_bytes > WINDOW_BYTES:
             break
-    return LogWindow(run_id, attempt, None, 0, 0, 0, tuple(rows if since is not None else reversed(rows)))
+    return LogWindow(run_id, attempt, None, 0, 0, 0, tuple(reversed(rows)))
 
 
 def search_log(site: Site, run_id: str, given: Query) -> LogMatches:
@@ -162,12 +150,6 @@ class RankLog:
                 break
         rows = rows[-lines:]
         return rows[0].offset if rows else first, min(end, self.whole), rows
-
-    def offset_at(self, time_ns: int) -> int:
-        """Returns the position of the first byte that arrived at this time or later."""
-        records = range(self._num_records)
-        first = bisect.bisect_left(records, time_ns, key=lambda at: self._record(at)[0])
-        return self._record(first - 1)[1] if first else 0
 
     def search(self, text: str, offset: int) -> tuple[list[LogRow], int | None]:
         """Returns lines with a text from `offset` on, and where the search continues; None at the end of the log."""
@@ -251,16 +233,6 @@ def number_of(given: Query, name: str) -> int | None:
     if not text.isdecimal() or len(text) > 18 or not text.isascii():
         raise UsageError(f"{name} is a whole number from 0, not '{text[:40]}'")
     return int(text)
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        found = float(text) if text else None
-    except ValueError:
-        found = -1.0
-    if found is not None and not 0 <= found < 1e11:
-        raise UsageError(f"since is a time in Unix seconds, not '{text[:40]}'")
-    return found
 
 
 def _size(path: Path) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -108,7 +109,7 @@ def runs_page(site: Site, given: Query) -> RunsPage:
         shown = found[(query.page - 1) * PAGE_RUNS : query.page * PAGE_RUNS]
         return RunsPage(
             query,
-            tuple(_run_row(site, store, row.id, elsewhere.get(row.id), now) for row in shown),
+            _run_rows(site, store, shown, elsewhere, now),
             len(found),
             pages,
             dict(Counter(row.phase.value for row in rows)),
@@ -142,6 +143,17 @@ def _row_of(status: Status) -> Row:
     return Row(status.id, status.phase, times.created_at, times.ended_at, about)
 
 
+def _run_rows(
+    site: Site, store: Store, rows: Iterable[Row], elsewhere: Mapping[str, RunState], now: float
+) -> tuple[RunRow, ...]:
+    """Returns the rows of a list, without runs that were removed since it was read."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(NoSuchRun):
+            found.append(_run_row(site, store, row.id, elsewhere.get(row.id), now))
+    return tuple(found)
+
+
 def _run_row(site: Site, store: Store, run_id: str, elsewhere: RunState | None, now: float) -> RunRow:
     status = store.status(run_id) if elsewhere is None else elsewhere.status
     ended_at = status.times.ended_at
@@ -164,32 +176,13 @@ def _run_row(site: Site, store: Store, run_id: str, elsewhere: RunState | None, 
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 
-def find_status(site: Site, store: Store, run_id: str) -> tuple[Status, RunState | None]:
-    """Returns the status of a run: as recorded, else as its target has listed it. Raises NoSuchRun.
-
-    The state is None for a run with a record.
-    """
-    try:
-        return store.status(run_id), None
-    except NoSuchRun:
-        for state in site.targets.others(set()):
-            if state.status.id == run_id:
-                return state.status, state
-        raise
-
-
 def run_page(site: Site, run_id: str) -> RunPage:
     """Returns the head of the page of a run. Raises NoSuchRun, UnsupportedVersion, StoreError."""
     now = site.now()
     site.targets.use()
     with site.records.open() as store:
-        status, state = find_status(site, store, run_id)
-        if state is None:
-            plan = store.plan(run_id)
-            num_nodes, procs_per_node = plan.num_nodes, plan.procs_per_node
-            strip = site.tallies.read(run_id, store, lambda tally: strip_of(tally, now))
-        else:
-            num_nodes, procs_per_node, strip = state.placement.pods_total if state.placement else 0, 0, ()
+        status, plan = store.status(run_id), store.plan(run_id)
+        strip = site.tallies.read(run_id, store, lambda tally: strip_of(tally, now))
         summary = summary_of(status, now, is_here=store.host_elsewhere(status) is None)
     advance = advance_of(summary, now)
     stale, as_of = ("", None) if status.phase.is_terminal else site.targets.stale(status.target)
@@ -201,15 +194,15 @@ def run_page(site: Site, run_id: str) -> RunPage:
         waits_for=status.waits_for or "",
         cause="" if status.cause is None else str(status.cause.summary),
         needs_attention=needs_attention(status),
-        num_nodes=num_nodes,
-        procs_per_node=procs_per_node,
+        num_nodes=plan.num_nodes,
+        procs_per_node=plan.procs_per_node,
         ranks=_rank_counts(status),
         num_attempts=len(status.attempts),
         attempts=tuple(view_of(AttemptRow, one) for one in status.attempts[-MAX_ATTEMPTS:]),
         strip=strip,
         stale=stale,
         as_of=as_of if stale else None,
-        actions=actions_for(site, status, is_recorded=state is None),
+        actions=actions_for(site, status),
     )
 
 
@@ -223,9 +216,9 @@ def needs_attention(status: Status) -> bool:
     )
 
 
-def actions_for(site: Site, status: Status, *, is_recorded: bool) -> tuple[str, ...]:
+def actions_for(site: Site, status: Status) -> tuple[str, ...]:
     """Returns the actions that the page of a run offers now."""
-    if not site.may_act or not is_recorded:
+    if not site.may_act:
         return ()
     if SERVICE_LABEL in status.about.labels:  # its credentials are made for one start
         return ("note",) if status.phase.is_terminal else ("stop", "note")
@@ -294,10 +287,8 @@ def targets_page(site: Site, given: Query) -> TargetsPage:
         for known in site.targets.known():
             own = [row for row in rows if row.about.target == known.name]
             active = [row for row in own if row.ended_at is None and not row.phase.is_terminal]
-            shown = tuple(
-                _run_row(site, store, row.id, elsewhere.get(row.id), now)
-                for row in sorted(active, key=lambda row: -row.created_at)[:MAX_ACTIVE]
-            )
+            newest = sorted(active, key=lambda row: -row.created_at)[:MAX_ACTIVE]
+            shown = _run_rows(site, store, newest, elsewhere, now)
             found.append(TargetRow(site.targets.state(known), known.file, known.settings, shown, len(active), len(own)))
     return TargetsPage(tuple(found))
 

@@ -73,7 +73,7 @@ def events_part(site: Site, run_id: str, given: Query) -> RunEvents:
         status = store.status(run_id, with_progress=False)
         last = int(before) - 1 if before.isdecimal() and len(before) < 12 else status.last_seq
         first = max(0, last - PAGE_EVENTS)
-        found = [event for event in store.events(run_id, first) if event.seq <= last]
+        found = store.events(run_id, first, last=last)
     rows = tuple(
         EventRow(event.seq, event.time, event.kind, sentence(event), colour_of(event) or "")
         for event in reversed(found)
@@ -132,8 +132,9 @@ def checkpoints_part(site: Site, run_id: str, given: Query) -> RunCheckpoints:
         note, folder = "", engine.checkpoint_dir(run_id)
         found: tuple[CheckpointView, ...] = ()
         try:
-            if engine.is_remote:
-                note = f"they are at the target; list them: windlass checkpoints {run_id}"
+            if engine.is_remote or "://" in folder:  # a page contacts no target and no object store
+                place = "at the target" if engine.is_remote else "in an object store"
+                note = f"they are {place}; list them: windlass checkpoints {run_id}"
             else:
                 found = tuple(view_of(CheckpointView, one) for one in find_checkpoints(engine, run_id).found)
         except WindlassError as error:

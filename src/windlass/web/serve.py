@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from windlass.errors import UsageError
-from windlass.services.browser_access import Sessions, address_of, is_loopback, listen, redirect_page
+from windlass.services.browser_access import Sessions, address_of, listen, redirect_page
 from windlass.web.security import START
 
 if TYPE_CHECKING:
@@ -123,11 +123,13 @@ def registered(home: Path, running: Running) -> Iterator[None]:
     folder = home / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{running.port}.json"
-    path.unlink(missing_ok=True)
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    part = path.with_suffix(".part")  # without a lock, the file would count as that of a killed server
+    part.unlink(missing_ok=True)
+    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
         os.write(opened, json.dumps(asdict(running)).encode())
+        part.replace(path)
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -203,8 +205,3 @@ def clean_redirects(home: Path, age_seconds: float = 0.0) -> None:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= age_seconds:
                 path.unlink()
-
-
-def is_reachable_by_others(host: str) -> bool:
-    """Whether other machines may reach a server that listens on `host`."""
-    return not is_loopback(host)

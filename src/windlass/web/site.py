@@ -90,20 +90,13 @@ class Tallies:
     """Time accounts of the runs whose pages are open, each extended by new events alone."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: OrderedDict[str, Tally] = OrderedDict()
+        self._found = Cache()
 
     def read(self, run_id: str, store: Store, use: Callable[[Tally], T]) -> T:
         """Returns `use` of the time account of a run after its newest event. Raises UnsupportedVersion, StoreError."""
-        with self._lock:
-            tally = self._found.get(run_id)
-            if tally is None:
-                tally = self._found[run_id] = Tally(store.events(run_id))
-                if len(self._found) > CACHED:
-                    self._found.popitem(last=False)
-            else:
-                tally.take(store.events(run_id, tally.last_seq))
-            self._found.move_to_end(run_id)
+        lock, tally = self._found.get(run_id, None, lambda: (threading.Lock(), Tally(store.events(run_id))))
+        with lock:
+            tally.take(store.events(run_id, tally.last_seq))
             return use(tally)
 
 

@@ -79,7 +79,8 @@ def test_live_refresh_does_not_undo_a_filter(visitor: Visitor) -> None:
     from playwright.sync_api import expect
 
     with visitor.tab() as tab:
-        page = tab.go("/")
+        with tab.page.expect_response(lambda response: response.url.endswith("/?")):  # at the begin of the stream
+            page = tab.go("/")
         held: list[Any] = []
         page.route(lambda url: url.endswith("/?"), lambda route: held.append(route))
         with page.expect_request(lambda request: request.url.endswith("/?")):
@@ -154,3 +155,47 @@ def test_keyboard_reaches_everything(visitor: Visitor) -> None:
         expect(page.locator("#compare-count")).to_have_text(" 1")
         page.keyboard.press("Enter")
         page.wait_for_url("**/runs/bert-large-0001*")
+
+
+def test_curve_has_the_colour_of_its_run_where_others_lack_the_metric(visitor: Visitor) -> None:
+    from playwright.sync_api import expect
+
+    with visitor.tab() as tab:
+        page = tab.go(f"/compare?run={HOSTILE}&run={LARGE}")
+        page.get_by_label("Metric", exact=True).select_option("lr")
+        expect(page.locator(".compare-chart .keys .line")).to_have_class("line c1 dash0")
+
+
+def test_divergence_is_shown_as_the_last_value(visitor: Visitor) -> None:
+    from playwright.sync_api import expect
+
+    def diverged(route: Any) -> None:
+        found = route.fetch().json()
+        for curve in found["curves"]:
+            curve |= {"values": [*curve["values"][:-1], "nan"], "not_finite": 10_000}
+        route.fulfill(json=found)
+
+    with visitor.tab() as tab:
+        tab.page.route("**/compare/metrics.json?*", diverged)
+        page = tab.go(f"/compare?run={LARGE}")
+        expect(page.locator(".compare-chart figcaption")).to_contain_text("last nan")
+        expect(page.locator(".compare-chart figcaption")).to_contain_text("10,000 values are not finite")
+
+
+def test_lines_of_each_rank_are_shown_once_and_whole(visitor: Visitor, home: Home) -> None:
+    from playwright.sync_api import expect
+
+    with visitor.tab() as tab:
+        page = tab.go(f"/runs/{home.wide}/logs")
+        view = "document.querySelector('#log').view"
+        one = {"offset": -1, "rank": 1, "time": 2e9, "text": "of rank 1"}
+        late = {"offset": -1, "rank": 0, "time": 1.9e9, "text": "late line of rank 0"}
+        page.evaluate(f"lines => {view}.add(lines)", [one])
+        page.evaluate(f"lines => {view}.add(lines)", [late, one])
+        expect(page.locator("#log .lines li").last).to_contain_text("late line of rank 0")
+        page.goto(f"{visitor.server.address}/runs/{home.wide}/logs?rank=0")
+        last = page.locator("#log .lines li").last
+        for text in ("half", "half and whole"):
+            page.evaluate(f"lines => {view}.append(lines)", [{"offset": 1 << 40, "rank": 0, "time": 2e9, "text": text}])
+            expect(last.locator(".text")).to_have_text(text)
+        expect(page.locator("#log .lines li", has_text="half")).to_have_count(1)
