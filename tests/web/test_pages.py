@@ -119,6 +119,12 @@ def test_run_that_is_removed_meanwhile_is_left_out_of_a_list(page: Page) -> None
     assert [one.id for one in found] == [page.run_id]
 
 
+def test_disk_use_is_not_shown_before_it_is_measured(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page.site.disk, "get", lambda *given, **more: None)
+    found = page.client.get("/disk/use")
+    assert (found.status_code, "Measuring" in found.text, "0 B" in found.text) == (200, True, False)
+
+
 def test_json_of_the_list_has_its_filters(page: Page) -> None:
     assert 'href="/runs.json?text=digits&amp;sort=name"' in page.client.get("/?text=digits&sort=name").text
 
