@@ -29,7 +29,9 @@ MAX_FORM: Final = 64 << 10
 
 
 async def respond(site: Site, renderer: Renderer, request: Request) -> Response:
-    """Asks for the confirmation of an action, or takes it. Raises HTTPException, WindlassError."""
+    """Returns the confirmation form of an action (GET), or performs the action (POST). Raises HTTPException,
+    WindlassError.
+    """
     run_id, action = request.path_params["run_id"], request.path_params["action"]
     if action not in ACTIONS:
         raise HTTPException(404, "there is no such action")
@@ -66,7 +68,7 @@ def _confirmation(site: Site, run_id: str, action: str) -> ConfirmPage:
 
 
 def take(site: Site, run_id: str, action: str, text: str) -> str:
-    """Takes an action on a run, and returns the id of the run to show: that of the new run for `rerun`.
+    """Performs an action on a run. Returns the id of the run to show, which for `rerun` is the new run.
 
     Raises NoSuchRun, UsageError if the run does not allow the action now, WindlassError.
     """

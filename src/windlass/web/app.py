@@ -1,4 +1,4 @@
-"""The routes of the web page: each page and its JSON are made of the same view."""
+"""Routes of the web page. Each page and its JSON are rendered from the same view."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Page(NamedTuple):
     path: str
     template: str
     view: Callable[..., Any]
-    """Called with the site, the run id for a page of a run, and the query."""
+    """Builds the data of the page. Arguments: the site, the run id (only for pages of one run), and the query."""
 
 
 PAGES: Final = (
@@ -81,7 +81,7 @@ DATA: Final[Mapping[str, Callable[..., Any]]] = {
     f"{RUN}/logs/lines.json": logs.log_window,
     f"{RUN}/logs/search.json": logs.search_log,
 }
-"""Views without a page, for the script of the pages."""
+"""Views that have no page: JSON that the JavaScript of the pages requests."""
 
 
 def make_app(site: Site, host: str, port: int, changes: ChangeFeed) -> ASGIApp:
@@ -112,7 +112,7 @@ def make_app(site: Site, host: str, port: int, changes: ChangeFeed) -> ASGIApp:
 
 
 class Handlers:
-    """Handlers of requests. Those that are no coroutines run in threads, so that none blocks the event loop."""
+    """Request handlers. Those that are not coroutines run in threads, so that they do not block the event loop."""
 
     def __init__(self, site: Site, renderer: Renderer, port: int, changes: ChangeFeed) -> None:
         self._site = site
@@ -150,7 +150,7 @@ class Handlers:
         return await run_in_threadpool(log_stream, self._site, *given)
 
     def download(self, request: Request) -> Response:
-        """Returns a result of a run as a download, which no browser displays."""
+        """Returns a result file of a run as an attachment, which browsers save and do not display."""
         path = request.path_params["path"]
         folder = parts.results_folder(self._site, request.path_params["run_id"])
         try:
@@ -185,10 +185,10 @@ class Handlers:
     def start(self, request: Request) -> Response:
         """Exchanges a one-time token for a session cookie.
 
-        The answer is a page that loads the next one: after a redirect, browsers would not send a `SameSite=Strict`
-        cookie, because another program has started the navigation.
+        The response is an HTML page that loads the next page, not a redirect: after a redirect, browsers would not send
+        the `SameSite=Strict` cookie, because another program started the navigation.
         """
-        if request.method == "HEAD":  # a program that previews the link must not use it up
+        if request.method == "HEAD":  # link previews must not use up the token
             raise HTTPException(405, "a link is opened by GET")
         found = self._site.sessions.exchange(request.query_params.get("token", ""))
         if found is None:
@@ -214,11 +214,11 @@ class Handlers:
     # -- actions and refusals -----------------------------------------------------------------------------------------
 
     async def action(self, request: Request) -> Response:
-        """Asks for the confirmation of an action (GET), or takes it (POST)."""
+        """Returns the confirmation form of an action (GET), or performs the action (POST)."""
         return await acting.respond(self._site, self._renderer, request)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """Returns the response to a request that Windlass cannot answer."""
+        """Returns the response for a WindlassError: 404, 400, 409 or 500."""
         assert isinstance(error, WindlassError)
         status = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, UsageError) else 500
         if isinstance(error, UnsupportedVersion):
@@ -226,7 +226,7 @@ class Handlers:
         return self._refused(request, status, error.message, error.hint or "")
 
     def refused(self, request: Request, error: Exception) -> Response:
-        """Returns the response for an error of HTTP, such as an unknown path."""
+        """Returns the response for an HTTP error, such as an unknown path."""
         assert isinstance(error, HTTPException)
         return self._refused(request, error.status_code, str(error.detail), "")
 
@@ -239,7 +239,7 @@ class Handlers:
         return self._renderer.refusal(status, message, hint, request.scope, is_json=is_json)
 
     def refusal(self, status: int, message: str) -> ASGIApp:
-        """Returns the application that answers a request that the guard has refused."""
+        """Returns the ASGI application that responds to a request refused by `Guard`."""
 
         async def refuse(scope: Any, receive: Any, send: Any) -> None:
             is_json = scope["path"].endswith(".json")
@@ -251,7 +251,7 @@ class Handlers:
 
 
 def _chunks(opened: int, num_bytes: int) -> Iterator[bytes]:
-    """Yields the first `num_bytes` of a file, which may grow meanwhile, and closes it."""
+    """Yields the first `num_bytes` of a file, then closes it. The file may grow during the download."""
     with open(opened, "rb") as file:
         while num_bytes > 0 and (data := file.read(min(CHUNK_BYTES, num_bytes))):
             num_bytes -= len(data)

@@ -69,7 +69,7 @@ def _names(series: Sequence[Series]) -> tuple[MetricName, ...]:
 
 
 def curve_of(run_id: str, series: Series, points: int, began_at: float) -> Curve:
-    """Returns a series for a chart, thinned to about `points` points, which keep the extremes."""
+    """Returns a series as a curve of a chart, thinned to about `points` points; minima and maxima are kept."""
     one = thin(series, points)
     restarts = [at for at in range(1, len(one)) if one.attempts[at] != one.attempts[at - 1]]
     return Curve(
@@ -87,7 +87,7 @@ def curve_of(run_id: str, series: Series, points: int, began_at: float) -> Curve
 
 
 def _rounded(value: float) -> float:
-    """Returns a value with seven digits: more than a chart shows, and half the bytes."""
+    """Rounds to seven significant digits: more than a chart shows, and half the bytes in JSON."""
     return float(f"{value:.7g}")
 
 
@@ -109,7 +109,7 @@ def series_named(path: Path, name: str) -> tuple[Series, ...]:
 
 
 def heat_map(site: Site, run_id: str, given: Query) -> HeatMap:
-    """Returns the seconds per step of the ranks over time. Raises NoSuchRun."""
+    """Returns the heat map of a run: seconds per step of each rank over time. Raises NoSuchRun."""
     with site.records.open() as store:
         store.status(run_id, with_progress=False)  # raises NoSuchRun
         series = series_of(site, store, run_id)

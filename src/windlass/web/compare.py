@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 MAX_SETTINGS: Final = 100
 MAX_NAMES: Final = 500
 MAX_VALUE: Final = 200
-"""Characters of a setting."""
+"""Maximum characters of a value or a note."""
 DATA_POINTS: Final = 8_000
-"""Points of all curves together, so that the data of 200 runs stay below 200 kB."""
+"""Maximum number of points of all curves together. It keeps the JSON for 200 runs below 200 kB."""
 
 
 def ids_of(given: QueryParams) -> list[str]:

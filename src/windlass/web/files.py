@@ -1,4 +1,4 @@
-"""Opens files below a folder for a download: no link is followed, and no name leads out of the folder."""
+"""Opens files below a folder for a download. Links are not followed, and no path leads out of the folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_below(folder: Path, path: str, *, is_folder: bool = False) -> int:
     """Returns a descriptor of the regular file, or folder, with this relative path below `folder`.
 
-    Each part of the path is opened in the folder before it, so that a link that is created meanwhile is not followed.
-    Raises FileNotFoundError also for links, `..`, devices, and absolute paths; OSError.
+    Each part of the path is opened relative to its parent folder, so that a link created during the call is not
+    followed. Raises OSError; FileNotFoundError also for links, `..`, devices, and absolute paths.
     """
     parts = [part for part in path.split("/") if part] if is_folder else path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):

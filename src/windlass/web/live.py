@@ -1,4 +1,4 @@
-"""Live updates: notices changes of the record, and sends them to open pages as server-sent events."""
+"""Live updates: detects changes of the record, and sends them to open pages as server-sent events."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ MAX_STREAMS: Final = 64
 POLL_SECONDS: Final = 0.1
 """Seconds between two checks of the record while streams are open."""
 BEAT_SECONDS: Final = 15.0
-"""Seconds without an event after which a stream sends a comment, by which a closed connection is noticed."""
+"""Seconds without an event after which a stream sends a comment, which reveals a closed connection."""
 WAIT_SECONDS: Final = 0.5
-"""Seconds after which a stream checks whether the server shuts down."""
+"""Maximum seconds between two checks of a stream whether the server is shutting down."""
 LOOK_SECONDS: Final = 0.5
 """Seconds between two checks whether the run of a log has ended."""
 SECONDS_PER_LOG: Final = 0.002
-"""Pause for each followed log, so that 1,000 logs are read every two seconds."""
+"""Pause between two reads in seconds per followed log: 1,000 logs are read every two seconds."""
 BATCH: Final = 500
-"""Maximum number of log lines in one event; of faster output, only the last lines are sent."""
+"""Maximum number of log lines in one event. If more lines arrive at once, only the last ones are sent."""
 STREAM: Final = "text/event-stream"
 
 
 class Subscriber:
-    """An open page: the changed runs that it was not sent yet."""
+    """One open page, with the changed runs that were not sent to it yet."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Subscriber:
 
 
 class ChangeFeed:
-    """Notices changed runs in one thread, which reads the record only while pages are open."""
+    """Detects changed runs in one thread, which reads the record only while pages are open."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -79,7 +79,7 @@ class ChangeFeed:
         self._num_streams = 0
 
     def notify(self, runs: set[str]) -> None:
-        """Tells every open page that these runs, or with an empty set the list of runs, may have changed."""
+        """Notifies every open page that these runs may have changed; an empty set means the list of runs."""
         with self._lock:
             for one in self._subscribers:
                 one.add(runs)
@@ -171,8 +171,8 @@ async def _changed(site: Site, changes: ChangeFeed) -> AsyncIterator[str]:
 def log_stream(site: Site, run_id: str, given: Mapping[str, str], changes: ChangeFeed) -> Response:
     """Returns the stream of new log lines as events `lines`, from the time `since` (Unix seconds) on.
 
-    The data are `{"lines": […], "skipped": N}`: where ranks write faster than a page can show, lines are skipped. The
-    event `end` follows once the run has ended. `rank` and `attempt` choose the log. Raises NoSuchRun, UsageError.
+    The data are `{"lines": […], "skipped": N}`: if ranks write faster than a page can show, lines are skipped. The
+    event `end` follows when the run has ended. `rank` and `attempt` choose the log. Raises NoSuchRun, UsageError.
     """
     rank, attempt = number_of(given, "rank"), number_of(given, "attempt")
     since = float(number_of(given, "since") or site.now())
@@ -224,7 +224,7 @@ async def _lines(feed: Feed[tuple[list[LogRow], int]], is_ending: Callable[[], b
 
 
 def event_text(name: str, data: Any) -> str:
-    """Returns a server-sent event. JSON has no line breaks, so that the data are one line."""
+    """Returns a server-sent event. `json.dumps` writes no line breaks, so that the data fit on one line."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 

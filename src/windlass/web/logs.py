@@ -1,4 +1,4 @@
-"""Reads parts of the logs of a run for the page: by byte ranges and index records, never a whole file."""
+"""Reads parts of the logs of a run for the page, by byte ranges and index records; never a whole file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LINE: Final = 2_000
 WINDOW_BYTES: Final = 128 << 10
 """Bytes of a window, so that a page of long lines stays small."""
 MAX_WINDOWS: Final = 32
-"""Number of windows that are searched for a line of text, if structured lines fill them."""
+"""Maximum number of windows that are read to find a line of text, if they contain only structured lines."""
 SEARCH_BYTES: Final = 4 << 20
 """Bytes that a search reads at once."""
 SEARCH_SECONDS: Final = 0.5
@@ -89,7 +89,7 @@ def _merged(run_id: str, reader: RunLogs, attempt: int, lines: int) -> LogWindow
 
 
 def search_log(site: Site, run_id: str, given: Query) -> LogMatches:
-    """Returns lines of one rank's log with the text `text`, from byte `offset` on, ignoring case for a lower-case text.
+    """Returns the lines of one rank's log that contain `text`, from byte `offset` on. A lower-case `text` ignores case.
 
     A search of a long log returns early: `next_offset` is where it continues. Raises NoSuchRun, UsageError, StoreError.
     """
@@ -105,9 +105,10 @@ def search_log(site: Site, run_id: str, given: Query) -> LogMatches:
 
 
 class RankLog:
-    """The log of one rank in one attempt, with its index. A missing log is empty. Methods raise OSError."""
+    """The log of one rank in one attempt, with its index. A missing log is empty. Methods raise StoreError."""
 
     def __init__(self, folder: Path, attempt: int, rank: int) -> None:
+        """`folder` is the folder of the run. Raises OSError."""
         self._rank = rank
         self._log = folder / f"attempt-{attempt}" / f"rank-{rank}.log"
         self._index = self._log.with_suffix(".idx")
@@ -152,7 +153,9 @@ class RankLog:
         return rows[0].offset if rows else first, min(end, self.whole), rows
 
     def search(self, text: str, offset: int) -> tuple[list[LogRow], int | None]:
-        """Returns lines with a text from `offset` on, and where the search continues; None at the end of the log."""
+        """Returns the lines that contain `text` from `offset` on, and the offset at which the next search continues:
+        None at the end of the log.
+        """
         wanted, folds = text.encode(errors="replace"), text == text.lower()
         found: list[LogRow] = []
         give_up = time.monotonic() + SEARCH_SECONDS
@@ -219,7 +222,7 @@ class RankLog:
 
 
 def row_of(line: LogLine, offset: int = -1) -> LogRow:
-    """Returns a line for the page, without control characters; of a progress bar the last state."""
+    """Returns a line for the page, without control characters. Of a progress bar, only the last state is kept."""
     text = line.text.rstrip("\r").rsplit("\r", 1)[-1]
     text = visible(_ESCAPE.sub("", text))
     return LogRow(offset, line.time_ns / 1e9, line.rank, f"{text[:MAX_LINE]} …" if len(text) > MAX_LINE else text)

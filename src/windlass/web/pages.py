@@ -56,7 +56,7 @@ MAX_PIECES: Final = 400
 MAX_ACTIVE: Final = 100
 MAX_DISK_RUNS: Final = 100
 DISK_SECONDS: Final = 60.0
-"""Age in seconds up to which a measurement of the disk is shown again."""
+"""Age in seconds of a measurement of the disk at which a new one is started."""
 ACTIVE: Final = "active"
 _PHASES: Final[tuple[Phase, ...]] = tuple(Phase)
 ATTENTION: Final = frozenset({Phase.FAILED, Phase.LOST})
@@ -74,7 +74,9 @@ SORTS: Final[Mapping[str, Callable[[Row, float], Any]]] = {
 
 
 def query_of(given: Query) -> RunsQuery:
-    """Returns the query of a list of runs. Unknown sort columns and pages mean the first. Raises UsageError."""
+    """Returns the query of a list of runs. An unknown sort column means `created`, an invalid page number the first
+    page. Raises UsageError for an unknown phase.
+    """
     sort = given.get("sort", "")
     page = given.get("page", "")
     phase = given.get("phase", "")
@@ -220,7 +222,7 @@ def actions_for(site: Site, status: Status) -> tuple[str, ...]:
     """Returns the actions that the page of a run offers now."""
     if not site.may_act:
         return ()
-    if SERVICE_LABEL in status.about.labels:  # its credentials are made for one start
+    if SERVICE_LABEL in status.about.labels:  # the credentials of a service are valid for one start only
         return ("note",) if status.phase.is_terminal else ("stop", "note")
     change = "stop" if not status.phase.is_terminal else "resume" if status.phase is not Phase.SUCCEEDED else ""
     return tuple(filter(None, (change, "rerun", "note")))
@@ -240,8 +242,8 @@ def _rank_counts(status: Status) -> RankCounts:
 def strip_of(tally: Tally, now: float, max_pieces: int = MAX_PIECES) -> tuple[StripPiece, ...]:
     """Returns consecutive intervals of a run and their purposes, without gaps.
 
-    With more than `max_pieces` intervals, the run is divided into equal parts, each with the purpose of most of its
-    time.
+    With more than `max_pieces` intervals, the run is divided into equal parts. Each part gets the purpose that takes
+    most of its time.
     """
     pieces: list[list[Any]] = []
     start: int | None = None
@@ -276,7 +278,7 @@ def _equal_parts(pieces: Sequence[Sequence[Any]], num_parts: int) -> list[list[A
 
 
 def targets_page(site: Site, given: Query) -> TargetsPage:
-    """Returns all targets with their unfinished runs, as the targets last responded."""
+    """Returns all targets with their unfinished runs, from the last response of each target."""
     site.targets.use()
     now = site.now()
     with site.records.open() as store:
@@ -294,15 +296,16 @@ def targets_page(site: Site, given: Query) -> TargetsPage:
 
 
 def disk_page(site: Site, given: Query) -> DiskPage:
-    """Returns the warm processes of this machine."""
+    """Returns the warm processes of this machine and the memory that they use together."""
     warm = tuple(WarmProcess.from_json(one) for one in engine_class(DEFAULT).list_warm(site.context.home))
     return DiskPage(warm, sum(one.resident_bytes for one in warm))
 
 
 def disk_part(site: Site, given: Query) -> DiskPart:
-    """Returns the last measurement of the disk space of the home, and starts another one if it is a minute old.
+    """Returns the last measurement of the disk space that the home uses. Starts another one if it is a minute old.
 
-    A measurement counts each file of each run, and takes minutes for 10,000 runs: `as_of` is null during the first one.
+    A measurement reads the size of each file of each run, and takes minutes for 10,000 runs. During the first one,
+    `as_of` is null.
     """
 
     def measure() -> DiskPart:

@@ -1,4 +1,4 @@
-"""Builds the parts of a run's page that are loaded when they are opened."""
+"""Builds the parts of a run's page that are loaded when the user opens them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def why_part(site: Site, run_id: str, given: Query) -> Why:
 
 
 def time_part(site: Site, run_id: str, given: Query) -> RunTime:
-    """Returns where the time and the money of a run went, by the price in its plan. Raises NoSuchRun."""
+    """Returns the time and the cost of a run by purpose, at the price in its plan. Raises NoSuchRun."""
     with site.records.open() as store:
         plan = store.plan(run_id)
         ledger = site.tallies.read(run_id, store, lambda tally: ledger_of(tally, site.now(), plan.num_spares))
@@ -97,7 +97,7 @@ def plan_part(site: Site, run_id: str, given: Query) -> RunPlan:
 
 
 def environment_part(site: Site, run_id: str, given: Query) -> RunEnvironment:
-    """Returns what a run was made of. Raises NoSuchRun, StoreError."""
+    """Returns the interpreter, command, variables, code and data of a run. Raises NoSuchRun, StoreError."""
     with site.records.open() as store:
         status, plan = store.status(run_id), store.plan(run_id)
         nodes = plan.nodes

@@ -1,4 +1,4 @@
-"""Renders views as HTML by templates, which escape every value, and as JSON."""
+"""Renders views as HTML, by templates that escape every value, and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAST_SECONDS: Final = 253_402_300_799
 
 
 def make_environment() -> jinja2.Environment:
-    """Returns the templates. An unknown name in a template is an error, and every value is escaped."""
+    """Returns the template environment. Unknown names in templates are errors, and every value is escaped."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -65,9 +65,10 @@ class Renderer:
         self._environment = make_environment()
 
     def page(self, template: str, view: Any, scope: Mapping[str, Any], status: int = 200, **more: Any) -> Response:
-        """Returns a template rendered with a view. The template also has `path`, `csrf`, `may_act`, `now`, `version`.
+        """Returns a template rendered with a view. The template also has the names `path`, `csrf`, `has_session`,
+        `may_act`, `now`, `version`, and those in `more`.
 
-        A text that is not valid Unicode, as of a file name, is shown with replacement characters.
+        Characters that UTF-8 cannot encode, such as undecodable bytes of a file name, are shown as `?`.
         """
         session = scope.get("windlass.session", "")
         text = self._environment.get_template(template).render(
@@ -89,7 +90,7 @@ class Renderer:
 
 
 def json_response(view: Any, status: int = 200) -> Response:
-    """Returns a view as JSON; numbers that JSON lacks become `nan`, `inf` and `-inf`."""
+    """Returns a view as JSON. NaN and infinities, which JSON lacks, become the strings `nan`, `inf` and `-inf`."""
     data = to_json(view)
     try:
         text = json.dumps(data, allow_nan=False)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 FOLDER: Final = "ui"
 """Folder in the home with a file for each running server."""
 PORT: Final = 8421
-"""Default port; another free one if it is in use."""
+"""Default port. If it is in use, a free one is chosen."""
 ASK_SECONDS: Final = 5.0
 REDIRECT_SECONDS: Final = 30.0
-"""Seconds for which a browser may still read the file that it was given."""
+"""Age in seconds at which a redirect file may be deleted: its browser has read it by then."""
 SHUTDOWN_SECONDS: Final = 2
 
 
@@ -119,7 +119,9 @@ def serve(
 
 @contextlib.contextmanager
 def registered(home: Path, running: Running) -> Iterator[None]:
-    """Keeps the file of a running server, readable by this user only, and locked as long as the process lives."""
+    """Writes the file of a running server, and deletes it at the end of the block. Only this user can read it. The
+    process holds a lock on it, which ends with the process.
+    """
     folder = home / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{running.port}.json"
@@ -184,8 +186,8 @@ def ask_link(running: Running, path: str) -> str:
 def open_browser(home: Path, link: str) -> bool:
     """Opens a link in the user's browser; returns False if there is none, or if `home` cannot be written to.
 
-    The browser is given the path of a private file that leads to the link: a link among its arguments would be visible
-    to all users of this machine. Later calls, and the end of a server, delete the file.
+    The browser is started with the path of a private file that redirects to the link: a link on its command line would
+    be visible to all users of this machine. Later calls, and the end of a server, delete the file.
     """
     path = home / FOLDER / f"open-{secrets.token_hex(8)}.html"
     try:
@@ -200,7 +202,7 @@ def open_browser(home: Path, link: str) -> bool:
 
 
 def clean_redirects(home: Path, age_seconds: float = 0.0) -> None:
-    """Deletes files for browsers that are at least this old."""
+    """Deletes redirect files that are at least this old."""
     for path in (home / FOLDER).glob("open-*.html"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= age_seconds:

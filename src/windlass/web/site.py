@@ -1,4 +1,4 @@
-"""What all requests of the web page share: records, sessions, target states, and caches."""
+"""State that all requests of the web page share: records, sessions, target states, and caches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ CACHED: Final = 16
 
 
 class Records:
-    """Open connections to the record, each used by one thread at a time. Opening one takes milliseconds."""
+    """Pool of connections to the record, each used by one thread at a time. They are reused because opening one takes
+    milliseconds.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -60,7 +62,9 @@ class Records:
 
 
 class Cache:
-    """Values that are slow to compute, each valid for one state of its source. Equal requests compute a value once."""
+    """Values that are slow to compute, each valid for one state of its source. Concurrent requests for the same value
+    compute it once.
+    """
 
     def __init__(self, size: int = CACHED) -> None:
         self._size = size
@@ -87,7 +91,7 @@ class Cache:
 
 
 class Tallies:
-    """Time accounts of the runs whose pages are open, each extended by new events alone."""
+    """Time accounts of the runs that were viewed last. Each is updated by reading only the new events."""
 
     def __init__(self) -> None:
         self._found = Cache()
@@ -101,7 +105,7 @@ class Tallies:
 
 
 class Measurement(Generic[T]):
-    """A value that takes long to measure: requests get the last one, while a thread measures the next."""
+    """A value that takes long to measure. Requests get the last value, while a thread measures the next one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -147,7 +151,7 @@ class Site:
     may_act: bool = False
     """Whether the page offers actions (`--allow-actions`)."""
     secret: str = ""
-    """Secret of `windlass open`, by which it requests one-time links; empty if links are not handed out."""
+    """Secret with which `windlass open` requests one-time links; empty if the server gives it none."""
     is_ending: Callable[[], bool] = lambda: False
     """Whether the server shuts down, so that streams must end."""
     metrics: Cache = field(default_factory=Cache)
@@ -157,7 +161,7 @@ class Site:
     tallies: Tallies = field(default_factory=Tallies)
     disk: Measurement[DiskPart] = field(default_factory=Measurement)
     abouts: dict[str, RunAbout] = field(default_factory=dict)
-    """Constant part of each run in the list, by run id."""
+    """Facts of each run in the list that never change, by run id."""
 
     def now(self) -> float:
         """Returns the wall time in Unix seconds."""

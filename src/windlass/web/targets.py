@@ -34,16 +34,16 @@ LOCAL_SECONDS: Final = 2.0
 REMOTE_SECONDS: Final = 10.0
 """Seconds between two requests to a remote target."""
 UNUSED_SECONDS: Final = 60.0
-"""Seconds after the last request of a page from which targets are not asked any more."""
+"""Seconds after the last page request at which polling of the targets stops."""
 KNOWN_SECONDS: Final = 5.0
-"""Seconds for which the content of the targets files is used again."""
+"""Seconds for which the content of the targets files is cached."""
 LATE_SECONDS: Final = 30.0
 """Seconds without a response after which the state of a target counts as outdated."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTarget:
-    """A target of the targets files."""
+    """A target in the targets files."""
 
     name: str
     kind: str
@@ -60,13 +60,13 @@ class Seen:
     as_of: float | None = None
     """Unix seconds of the response; None before the first one."""
     asked_at: float | None = None
-    """Unix seconds of the unanswered request; None while none is open."""
+    """Unix seconds at which the pending request was sent; None without a pending request."""
     trouble: str = ""
     """Why the last request failed; empty if it succeeded."""
 
 
 class TargetPoller:
-    """Asks targets for their runs while pages are open, each target in a thread of its own."""
+    """Requests the runs of each target while pages are open, in one thread per target."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TargetPoller:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Lets the threads end. A thread that waits for a target is a daemon, and does not delay the exit."""
+        """Makes the threads end. They are daemons, so a thread that waits for a target does not delay the exit."""
         self._ended.set()
         self._has_use.set()
 
@@ -145,7 +145,7 @@ class TargetPoller:
         return why or ("" if is_local else self._not_copied.get(run_id, f"they are not copied from {target} yet"))
 
     def seen(self, name: str) -> Seen:
-        """Returns the last response of a target, without asking it."""
+        """Returns the last response of a target, without a new request."""
         return self._seen.get(name, Seen())
 
     def state(self, known: KnownTarget) -> TargetState:
