@@ -1,1 +1,1 @@
-"""What stays up and must end: TensorBoard, notebooks and deployments of models. Lists, reaches and closes them."""
+"""Services, which run until they are closed or reach a time limit: jobs, credentials, and access from a browser."""

@@ -1,4 +1,4 @@
-"""What servers for browsers on this machine share: listening, one-time links, sessions, host names and origins.
+"""Functions that all servers for browsers on this machine share: listening, one-time links, sessions, origin checks.
 
 The rules, and the attacks that they prevent, are in decision 0142.
 """
@@ -21,7 +21,7 @@ from windlass.errors import UsageError
 MAX_LINKS: Final = 16
 """Maximum number of unused one-time links; the oldest one becomes invalid."""
 MAX_SESSIONS: Final = 64
-"""Maximum number of sessions; the one that was unused for longest ends."""
+"""Maximum number of sessions; the least recently used one ends."""
 TOKEN_BYTES: Final = 32
 FORWARD_START: Final = "/.windlass/start"
 """Path of the one-time links of a forward. Requests to it never reach the service."""
@@ -29,7 +29,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Sessions:
-    """One-time tokens and the sessions that they start. Only digests are kept, in memory. Threads may share it."""
+    """One-time tokens and the sessions that they start. Only digests are kept, in memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Sessions:
 
 
 def _digest(secret: str) -> str:
-    """Returns the key under which a secret is kept. Looking up a digest leaks no timing of the secret itself."""
+    """Returns the digest under which a secret is kept. The time of a lookup then reveals nothing about the secret."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
@@ -81,7 +81,7 @@ def cookie_name(port: int) -> str:
 
 def session_of(headers: Mapping[str, str], port: int) -> str:
     """Returns the session id in the cookies of a request; empty without one."""
-    # `http.cookies` finds none beside a cookie that it cannot parse, and every server of a host may set some
+    # `http.cookies` drops all cookies if it cannot parse one, and any server on this host may set such a cookie.
     found = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
     return next((value for name, _, value in found if name == cookie_name(port)), "")
 

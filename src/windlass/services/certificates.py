@@ -1,7 +1,7 @@
 """Makes the certificate and the token of one service, and reads them from its folder.
 
-Each service gets credentials of its own, which clients compare byte by byte. No authority signs them, and no image
-contains them.
+Each service has its own self-signed certificate. Clients accept only this certificate, which they compare byte by byte.
+Container images never contain credentials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FOLDER_VARIABLE: Final = "WINDLASS_SERVICE_DIR"
 """Environment variable of a service's process with the path of its folder."""
 INSTALL: Final = "pip install 'cryptography>=46'"
 MARGIN_SECONDS: Final = 24 * 3600.0
-"""Seconds by which a certificate is valid before now and after the service's end: clocks of machines differ."""
+"""A certificate is valid from this many seconds before now until as many after the service's end, because clocks of
+machines differ."""
 KEPT_SECONDS: Final = 10 * 365 * 24 * 3600.0
 """Validity in seconds of the certificate of a service without an end."""
 TOKEN_BYTES: Final = 32

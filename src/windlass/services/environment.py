@@ -1,4 +1,4 @@
-"""Finds the Python interpreter that has the Jupyter packages, or makes an environment with them by uv."""
+"""Finds a Python interpreter that has the Jupyter packages, or creates an environment with them by uv."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PACKAGES: Final[Mapping[ServiceKind, tuple[str, ...]]] = {
 }  # fmt: skip
 """Packages of each kind of service. TensorBoard imports `pkg_resources`, which is a part of setuptools."""
 MODULES: Final = {"setuptools": "pkg_resources"}
-"""Modules of packages whose module is not called like the package."""
+"""Packages whose module has another name than the package."""
 PINS: Final = {
     "jupyterlab": "==4.6.6", "jupyter-server-proxy": ">=4,<5", "tensorboard": "==2.21.0", "setuptools": "<81",
 }  # fmt: skip
 LOCK: Final = "jupyter.lock"
 """Versions and digests of all packages, as requirements of pip."""
 DONE: Final = "complete"
-"""File in an environment that is complete."""
+"""File that marks an environment as completely installed."""
 PROBE: Final = (
     "import importlib.util, json, sys; "
     "print(json.dumps([all(map(importlib.util.find_spec, sys.argv[1:])), '%d.%d' % sys.version_info[:2]]))"
@@ -80,9 +80,9 @@ def find_jupyter(kind: ServiceKind, python: str, home: Path, on_line: Callable[[
 
 
 def make_environment(kind: ServiceKind, python: str, version: str, home: Path, on_line: Callable[[str], None]) -> Path:
-    """Returns the folder of the environment of a kind of service, for a version of Python.
+    """Returns the folder with the environment for a kind of service and a version of Python.
 
-    One process at a time makes it; an environment whose making was killed is made again. Raises EngineError, and
+    One process at a time creates it; an interrupted installation is repeated from the start. Raises EngineError, and
     MissingExtra without uv.
     """
     lock = importlib.resources.files("windlass.services").joinpath(LOCK)

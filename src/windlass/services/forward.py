@@ -1,7 +1,7 @@
-"""Forwards connections to a port of this machine on to one service: HTTP of a browser with access control, or bytes.
+"""Forwards connections from a port of this machine to one service: HTTP requests with access control, or plain bytes.
 
-With `Access`, browsers need a session, and each request is sent over a TLS connection of its own, whose certificate
-must be the service's. The rules are in decision 0146. Without it, bytes are copied.
+With `Access`, browsers need a session, and each request is sent over its own TLS connection, whose certificate must be
+the service's. The rules are in decision 0146. Without `Access`, bytes are copied unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.services.http_exchange import Gate
 
 Connect = Callable[[], socket.socket]
-"""Opens a connection to the port of a service. Several threads call it at once. Raises EngineError."""
+"""Opens a connection to the port of a service. Must be thread-safe. Raises EngineError."""
 LOOPBACK: Final = "127.0.0.1"
 INSTALL: Final = "pip install 'h11>=0.16'"
 MAX_CONNECTIONS: Final = 512
@@ -36,7 +36,7 @@ MAX_CONNECTING: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a service is reached over HTTP, and what it requires."""
+    """Certificate and header of a service that browsers reach over HTTP."""
 
     certificate: bytes
     """Certificate of the service, in PEM. A server with another one receives no request."""
@@ -47,7 +47,7 @@ class Access:
 
 
 class Forward:
-    """Server on one port of this machine that passes connections on to one service, in a thread of its own.
+    """Server on one port of this machine that passes connections on to one service. It runs in its own thread.
 
     It listens from its creation on, and accepts connections within `with`.
     """

@@ -1,4 +1,4 @@
-"""Passes one HTTP request of a browser on to a service, if the browser has a session and the request is its own.
+"""Passes one HTTP request of a browser on to a service, if the browser has a session and no other site sent it.
 
 The rules are in decision 0146.
 """
@@ -29,13 +29,14 @@ from windlass.services.browser_access import (
 from windlass.services.streams import CHUNK_BYTES, Stream, copy_both
 
 HEAD_BYTES: Final = 64 << 10
-"""Maximum size of the head of a request or a response, in bytes."""
+"""Maximum bytes of an incomplete head of a request or a response. With the last read (`CHUNK_BYTES`), a head has at
+most 128 KiB."""
 HEAD_SECONDS: Final = 30.0
 """Seconds within which a client must send the head of its request."""
 HOP_BY_HOP: Final = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"})
-"""Headers that concern one connection, and are not passed on."""
+"""Headers that apply to one connection only, and are not passed on."""
 _OWN_COOKIE: Final = re.compile(rb"\s*windlass-\d+\s*=")
-"""Matches a session cookie of a server of Windlass. Browsers send those of all ports of a host."""
+"""Matches a session cookie of any server of Windlass. Browsers send the cookies of all ports of a host."""
 
 SWITCHING_PROTOCOLS: Final = 101
 Headers = list[tuple[bytes, bytes]]
@@ -89,15 +90,15 @@ class Gate:
             raise Refusal(403, "a page of another site has sent the request")
 
     def started(self, request: h11.Request) -> tuple[Headers, bytes] | None:
-        """Exchanges the token of a one-time link for a session; returns headers and body of the answer, or None for
+        """Exchanges the token of a one-time link for a session. Returns headers and body of the response, or None for
         other requests. Raises Refusal.
 
-        The answer is a page that loads the next one: after a redirect, browsers would not send a `SameSite=Strict`
-        cookie, because another program has started the navigation.
+        The response is an HTML page that loads the next page, not a redirect: after a redirect, browsers would not send
+        the `SameSite=Strict` cookie, because another program started the navigation.
         """
         if _path(request) != FORWARD_START:
             return None
-        if request.method != b"GET":  # a program that previews the link must not use it up
+        if request.method != b"GET":  # link previews must not use up the token
             raise Refusal(405, "a link is opened by GET")
         query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"))
         found = self.sessions.exchange(query.get("token", [""])[0])
@@ -109,12 +110,12 @@ class Gate:
         return headers, redirect_page(path).encode()
 
     def request_for_service(self, request: h11.Request) -> h11.Request:
-        """Returns the request that the service receives: with its token, without the session of the browser."""
+        """Returns the request to send to the service: with the service's token, without the browser's session."""
         headers: Headers = []
         is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
         for name, value in request.headers:
             if name == b"content-length" and is_chunked:
-                continue  # a service that heeded it would take the rest of the body for another request
+                continue  # request smuggling: a service that obeyed it would parse the rest as another request
             if name == b"cookie":
                 value = b";".join(one for one in value.split(b";") if not _OWN_COOKIE.match(one)).strip()
             if name not in HOP_BY_HOP and name != b"authorization" and (name != b"cookie" or value):
@@ -209,7 +210,7 @@ class Exchange:
         await service.send(self._gate.request_for_service(request))
         sending = asyncio.create_task(self._send_body(service, is_watched=not is_websocket))
         try:
-            if is_websocket:  # its request has no body, and the client then waits for the response
+            if is_websocket:  # a WebSocket request has no body; its client waits for the response
                 await sending
             await self._receive(service)
         finally:
@@ -264,7 +265,7 @@ async def _event_of(service: _Http) -> Any:
 
 
 def _response_for_client(response: h11.Response) -> h11.Response:
-    """Returns the response without headers of its connection, and without cookies in the place of sessions."""
+    """Returns the response without hop-by-hop headers, and without cookies that would replace a Windlass session."""
     headers = [
         (name, value)
         for name, value in response.headers

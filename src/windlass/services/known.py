@@ -1,4 +1,4 @@
-"""Remembers which deployments this machine has made, so that none is forgotten when its target does not answer."""
+"""Records the deployments that this machine created, so that they are listed even if their target does not answer."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class KnownDeployment:
 
 
 def folder_of(home: Path, target: str, name: str) -> Path:
-    """Returns the folder of a deployment. Names of targets and deployments are checked before, and have no slash."""
+    """Returns the folder of a deployment. Callers have checked that neither name contains a slash."""
     return home / FOLDER / target / name
 
 
 @contextlib.contextmanager
 def creating(home: Path, known: KnownDeployment) -> Iterator[None]:
-    """Writes the file of a deployment before anything is created at the target, and keeps other processes of this
-    machine from creating or forgetting the same deployment meanwhile. Raises UsageError, OSError.
+    """Writes the file of a deployment before anything is created at the target. Within the block, no other process of
+    this machine can create or forget the same deployment. Raises UsageError, OSError.
     """
     folder = folder_of(home, known.target, known.name)
     with _all_locked(home):
@@ -115,7 +115,7 @@ def known_deployments(home: Path) -> Iterator[KnownDeployment]:
 
 
 def read_known(home: Path, target: str, name: str) -> KnownDeployment | None:
-    """Returns what this machine knows of a deployment; None if it has not made the deployment."""
+    """Returns the record of a deployment on this machine; None if this machine did not create the deployment."""
     path = folder_of(home, target, name) / FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def read_known(home: Path, target: str, name: str) -> KnownDeployment | None:
 
 
 def forget(home: Path, target: str, name: str) -> None:
-    """Removes what this machine keeps of a deployment, after the target has reported that the deployment is gone.
+    """Removes the folder of a deployment, after the target has reported that the deployment is gone.
 
     Does nothing while a process of this machine creates the deployment.
     """
@@ -137,7 +137,7 @@ def forget(home: Path, target: str, name: str) -> None:
         return
     with _all_locked(home):
         if folder.is_dir() and (lock := _lock(folder)) is not None:
-            # The file goes last: a killed removal must not leave a folder that no command finds.
+            # The record is deleted last: commands find a folder only by its record, and this process may be killed.
             shutil.rmtree(folder / MODEL, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)

@@ -1,4 +1,4 @@
-"""Gathers the files of a model and the functions that serve it in one folder, as all servers expect them."""
+"""Gathers the files of a model and the functions that serve it in one folder, in the layout that all servers expect."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from windlass.errors import UsageError
 CODE: Final = "code"
 """Folder with the functions, inside the folder of the model; AWS's images use the same name."""
 HANDLERS: Final = ("predict.py", "inference.py", "model.py")
-"""Files with the functions that serve a model: Windlass's own, AWS's, and a function that returns the model of a state
-dict."""
+"""Names of files with functions that serve a model: that of Windlass, that of AWS, and one with a function that creates
+the module for a state dict."""
 
 
 def handler_in(folder: Path) -> str | None:
@@ -24,10 +24,10 @@ def handler_in(folder: Path) -> str | None:
 def stage_model(files: Path | None, code: Path | None, folder: Path, *, needs_handler: bool = True) -> None:
     """Fills a new folder with the files of a model and, in its folder `code`, the functions that serve it.
 
-    `files` is a folder or one file; None if the target reads them itself. `code` is a folder or one file; None if
-    `files` has the functions. Files are hard links where the file system allows that, so a model takes no space twice.
-    With `needs_handler`, raises UsageError if no file of `HANDLERS` is found. Raises UsageError for links to nothing or
-    to a folder around them, for pipes and devices, and for a folder that contains the new one.
+    `files` is a folder or one file; None if the target reads the model itself. `code` is a folder or one file; None if
+    `files` has the functions. Where the file system allows it, files are hard links, which take no disk space. With
+    `needs_handler`, raises UsageError if no file of `HANDLERS` is found. Raises UsageError for broken links, links to a
+    folder that contains them, pipes and devices, and if a source contains `folder`.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
@@ -49,7 +49,7 @@ def stage_model(files: Path | None, code: Path | None, folder: Path, *, needs_ha
 
 
 def _link(source: Path, folder: Path) -> None:
-    """Adds a file, or what a folder has, to `folder`."""
+    """Adds a file, or the contents of a folder, to `folder`."""
     if not source.is_dir():
         _require_copyable(source)
         _link_file(str(source), str(folder / source.name))
@@ -60,7 +60,7 @@ def _link(source: Path, folder: Path) -> None:
 
 
 def _require_all_copyable(folder: str, names: list[str]) -> set[str]:
-    """Checks what a folder has before it is copied, and leaves nothing out. Raises UsageError."""
+    """Callback of `copytree` that checks all entries of a folder and excludes none. Raises UsageError."""
     for name in names:
         _require_copyable(Path(folder, name))
     return set()

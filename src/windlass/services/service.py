@@ -1,4 +1,4 @@
-"""Values of services that are runs: what is asked for, the job that runs it, and its state, read from the run. Pure."""
+"""Services that are runs: the request for one, its job, and its state, which is read from the run. Pure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Service:
 
 
 class ServiceJob(Job):
-    """Job of a service. Its labels mark it as one, which labels of users' jobs may not do."""
+    """Job of a service. Labels mark it as a service; jobs of users may not have these labels."""
 
     @field_validator("labels")
     @classmethod
@@ -151,7 +151,7 @@ def service_of(state: RunState, port: int | None, price: Price | None) -> Servic
 
 
 def _kind(status: Status) -> ServiceKind:
-    """Returns the kind of a service. A label of a later version of Windlass counts as a deployment."""
+    """Returns the kind of a service. An unknown kind, of a later version of Windlass, counts as a deployment."""
     value = status.about.labels[SERVICE_LABEL]
     return ServiceKind(value) if value in set(ServiceKind) else ServiceKind.DEPLOYMENT
 

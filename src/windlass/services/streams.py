@@ -14,10 +14,10 @@ from windlass.errors import EngineError
 
 CHUNK_BYTES: Final = 64 << 10
 RESET: Final = struct.pack("ii", 1, 0)
-"""Value of SO_LINGER with which closing a socket resets its connection."""
+"""Value of SO_LINGER that makes closing a socket reset its connection."""
 HANDSHAKE_SECONDS: Final = 20.0
 SHUTDOWN_SECONDS: Final = 5.0
-"""Seconds for which a service may delay the end of its TLS connection."""
+"""Time limit in seconds for the service's part in closing a TLS connection."""
 FLUSH_SECONDS: Final = 20.0
 """Seconds for which the last data of a connection may wait for a slow client."""
 
@@ -55,7 +55,7 @@ class Stream(NamedTuple):
 
     def abort(self) -> None:
         """Resets the connection, so that the peer notices that data is missing."""
-        found = self.source or self.writer.get_extra_info("socket")  # a TLS transport forgets its socket at its end
+        found = self.source or self.writer.get_extra_info("socket")  # a closed TLS transport no longer has its socket
         if found is not None:
             with contextlib.suppress(OSError):  # it is closed
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -105,8 +105,8 @@ def _untrusted(error: OSError | None) -> EngineError:
 
 
 async def copy_both(one: Stream, other: Stream) -> None:
-    """Copies data in both directions. Where a connection has no end of one direction (TLS), the first end ends both;
-    so does an error. Raises the failure of a port.
+    """Copies data in both directions. A TLS connection cannot be closed in one direction only: there, the end of one
+    direction ends both. An error also ends both. Raises EngineError if a node could not connect to the port.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,1 +1,1 @@
-"""Programs of the ranks of services. They travel alone, and run under the interpreter that has the Jupyter packages."""
+"""Programs that ranks of services run. They are copied as single files, and run under the interpreter with Jupyter."""

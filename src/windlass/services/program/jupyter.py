@@ -1,7 +1,7 @@
-"""Program of a notebook's or a TensorBoard's rank: starts jupyter-server behind one port with TLS and a token.
+"""Program of the rank of a notebook or a TensorBoard: starts jupyter-server on one port, with TLS and a token.
 
-Standard library only, Python 3.9. Its argument is a JSON object, see `main`. Settings of the user's own Jupyter are not
-read: they could open the server to other machines.
+Standard library only, Python 3.9. Its argument is a JSON object, see `main`. The user's own settings of Jupyter are not
+read, because they could open the server to other machines.
 """
 
 import json
@@ -25,12 +25,13 @@ ADDED = "windlass-jupyter"
 
 
 def main() -> None:
-    """Becomes the server. Keys of the argument:
+    """Replaces this process with the server. Keys of the argument:
 
-    `logdir`: folder of event files, relative to the service's folder; `root`: folder of a notebook, `output` for that
-    of the run's results, null for TensorBoard alone; `idle`: seconds without requests after which the server ends, 0
-    for never; `kernel`: command of the notebooks' kernel, null for the server's own interpreter; `follow`: command that
-    keeps event files in step, null for none.
+    `logdir`: folder of event files, relative to the service's folder; `root`: folder of a notebook, `output` for the
+    folder of the run's results, null for TensorBoard alone; `idle`: seconds without requests after which the server
+    ends, 0 for never; `kernel`: command of the notebooks' kernel, null for the server's own interpreter; `follow`:
+    command that copies new event files while the server runs, null for none; `ip`: address to listen on, the loopback
+    address if the key is missing.
     """
     os.umask(0o077)
     asked = json.loads(sys.argv[1])
@@ -110,7 +111,7 @@ def settings(asked: "dict[str, Any]", folder: Path, place: Path, port: int) -> "
         "timeout": 120,
         "launcher_entry": {"title": "TensorBoard"},
     }
-    # The server does not end while kernels and terminals run, so these end first.
+    # The server does not end while kernels and terminals run, so idle ones are ended first.
     kernels = {"cull_idle_timeout": idle, "cull_interval": CHECK_SECONDS, "cull_connected": True}
     return {
         "ServerApp": server,
@@ -119,7 +120,7 @@ def settings(asked: "dict[str, Any]", folder: Path, place: Path, port: int) -> "
         "TerminalManager": {"cull_inactive_timeout": idle, "cull_interval": CHECK_SECONDS},
         # JupyterLab would ask the internet for news and packages
         "LabApp": {
-            "default_url": asked["first_page"],  # it overrides that of the server
+            "default_url": asked["first_page"],  # overrides the URL of ServerApp
             "check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
             "news_url": None,
             "extension_manager": "readonly",
@@ -128,14 +129,14 @@ def settings(asked: "dict[str, Any]", folder: Path, place: Path, port: int) -> "
 
 
 def add_page(folder: Path, root: Path) -> None:
-    """Copies the prepared page to the folder of the notebook, unless the user has edited an earlier copy."""
+    """Copies the prepared page to the folder of the notebook, unless a copy exists, which the user may have edited."""
     source, target = folder / PAGE, root / PAGE
     if source.exists() and not target.exists():
         target.write_bytes(source.read_bytes())
 
 
 def write(place: Path, name: str, value: object) -> Path:
-    """Writes a value as JSON; the file appears when it is complete. Returns its path."""
+    """Writes a value as JSON, atomically. Returns the path of the file."""
     path = place / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -144,15 +145,15 @@ def write(place: Path, name: str, value: object) -> Path:
 
 
 def serve_tensorboard(logdir: str, path: str) -> None:
-    """Runs TensorBoard on a Unix socket, which only this user can open: on a port it would answer anyone here."""
+    """Runs TensorBoard on a Unix socket that only this user can open; a port would be open to all users here."""
     from tensorboard import main as tensorboard  # type: ignore[import-not-found]
     from tensorboard import manager, program
 
     if Path(path).exists():
         Path(path).unlink()
-    program.WerkzeugServer.get_url = lambda _server: path  # its own composes an address of host and port
-    manager.write_info_file = lambda _info: None  # the file for other TensorBoards, with the port
-    # its data server, the default for large folders, listens on a port of its own
+    program.WerkzeugServer.get_url = lambda _server: path  # the default builds a URL from host and port
+    manager.write_info_file = lambda _info: None  # it would announce a port to other TensorBoards
+    # Without `--load_fast false`, TensorBoard may start its data server, which listens on another port.
     options = ["--host", f"unix://{path}", "--path_prefix", "/tensorboard", "--load_fast", "false"]
     sys.argv = ["tensorboard", "--logdir", logdir, "--reload_interval", "5", *options]
     tensorboard.run_main()
