@@ -1,1 +1,1 @@
-"""The model server: an ASGI application with SageMaker's contract. Travels to nodes; imports nothing of Windlass."""
+"""The model server: an ASGI application with SageMaker's contract. Copied to nodes, it imports only this package."""

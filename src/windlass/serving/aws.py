@@ -78,7 +78,7 @@ class Handlers(Predictor):
         return self._call(self.infer, value, self.model)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function of the user, with the context as last argument if it takes one more."""
+        """Calls a function of the user. One that takes one more argument gets the context as its last argument."""
         is_given_context = len(inspect.signature(function).parameters) == len(arguments) + 1
         return function(*arguments, self.context) if is_given_context else function(*arguments)
 

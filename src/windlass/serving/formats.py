@@ -1,4 +1,4 @@
-"""Bodies of requests to values, and values to bodies of answers: JSON, NumPy, CSV and images."""
+"""Decodes request bodies (JSON, NumPy, CSV, images) to values, and encodes values as response bodies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ JSON, CSV, NPY, NPZ = "application/json", "text/csv", "application/x-npy", "appl
 IMAGE, BYTES = "application/x-image", "application/octet-stream"
 UTF8_TYPES = (JSON, CSV)
 MAX_UNPACKED_BYTES = 256 << 20
-"""Limit of the arrays in an npz file after decompression."""
+"""Maximum size of all arrays in an npz file after decompression, in bytes."""
 MAX_EMPTY_SIZE = 1 << 20
-"""Limit of the product of the lengths that are not 0 for an array without numbers: as nested lists, an array of shape
-(10**12, 0) would take terabytes."""
+"""Maximum product of the nonzero dimensions of an empty array. An array of shape (10**12, 0) has no data, but would
+take terabytes as nested lists."""
 
 
 class RequestError(Exception):
@@ -49,7 +49,7 @@ def json_value(body: bytes) -> Any:
 
 
 def rows(body: bytes) -> list[list[float | str]]:
-    """Returns the rows of a CSV text; fields that are numbers as floats. Raises RequestError."""
+    """Returns the rows of a CSV text. Fields that are numbers become floats. Raises RequestError."""
     try:
         return [[_number(field) for field in row] for row in csv.reader(io.StringIO(text(body))) if row]
     except csv.Error as error:
@@ -98,8 +98,8 @@ def array(body: bytes) -> Any:
 def checked_zip(body: bytes) -> zipfile.ZipFile:
     """Opens an npz file. Raises RequestError for zip bombs and unusual compression.
 
-    The declared sizes are a limit where a member is read with its size: without one, zipfile decompresses all of it,
-    and then cuts.
+    Only declared sizes are checked here. Callers must pass the declared size to `read`: without a size, zipfile
+    decompresses the whole member before it truncates the data.
     """
     try:
         found = zipfile.ZipFile(io.BytesIO(body))
@@ -132,8 +132,8 @@ def arrays(body: bytes) -> dict[str, Any]:
 
 
 def negotiate(accept: str) -> str:
-    """Returns the media type of the answer: the one of JSON, npy and CSV that an Accept header prefers; JSON without a
-    preference. Raises RequestError with 406.
+    """Returns the media type of the response: whichever of JSON, npy and CSV the Accept header prefers, or JSON
+    without a preference. Raises RequestError with 406.
     """
     best, best_quality = "", 0.0
     for part in accept.split(","):

@@ -17,7 +17,7 @@ class Metrics:
         self.batches = 0
         self.restarts = 0
         self.last_request_at = 0.0
-        """Time at which the last request came, in Unix seconds; 0 before the first."""
+        """Arrival time of the last request in Unix seconds; 0 before the first."""
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._sum_seconds = 0.0
 
@@ -28,7 +28,7 @@ class Metrics:
         self._buckets[next((n for n, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
 
     def text(self, *, waiting: int, ready: int, workers: int) -> str:
-        """Returns all metrics, with the gauges given: requests in the queue, ready workers, and all workers."""
+        """Returns all metrics. The arguments are the gauges: requests in the queue, ready workers, and all workers."""
         lines: list[str] = []
 
         def add(name: str, kind: str, meaning: str, *samples: tuple[str, float]) -> None:

@@ -32,8 +32,10 @@ def load(model: Model) -> Predictor:
 
 
 def find(model: Model) -> tuple[Path, Path]:
-    """Returns the model's folder, and the file that serves it: the one named, `predict.py` or `inference.py` in the
-    folder or its folder `code`, otherwise the only file with weights. Raises ModelError.
+    """Returns the model's folder, and the file to load: the file of `--code`, the model itself if it is a file,
+    `predict.py` or `inference.py` in the folder or its subfolder `code`, or the only file with weights.
+
+    Raises ModelError.
     """
     path = Path(model.path).absolute()
     folder = path if path.is_dir() else path.parent

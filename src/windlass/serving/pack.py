@@ -1,4 +1,4 @@
-"""A zip file with the model server and what it imports, for images that have only Python and the model's packages.
+"""Builds a zip file with the model server and its dependencies, for images with only Python and the model's packages.
 
 With the file on PYTHONPATH, `python -m windlass.serving` runs on Python 3.10 and later: all modules are pure Python.
 """
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("click", "h11", "typing_extensions", "uvicorn")
-"""uvicorn and what it imports; typing_extensions on Python 3.10 alone."""
+"""uvicorn and its dependencies. It needs typing_extensions only on Python 3.10."""
 INIT = '''"""Windlass's model server; other modules of Windlass come from an installation, if there is one."""
 __path__ = __import__("pkgutil").extend_path(__path__, __name__)
 '''
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The same time for all files: equal content gives equal bytes."""
+"""Modification time of all entries, so that equal files give an equal archive."""
 
 
 def archive() -> bytes:
-    """Returns the zip file, of equal bytes for equal versions. Raises ModuleNotFoundError if a package is missing."""
+    """Returns the zip file. Equal versions give equal bytes. Raises ModuleNotFoundError if a package is missing."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as found:
         for name, content in sorted(_files()):

@@ -23,9 +23,10 @@ Reply = tuple[int, str, bytes]
 
 
 FAST_SECONDS = 0.02
-"""A model that takes less for a request is fast."""
+"""Mean seconds per request below which a model counts as fast."""
 ADVANCE = 8
-"""Number of requests that the only worker of a fast model has at most; the kernel keeps them in the socket."""
+"""Maximum number of unanswered requests sent to the only worker of a fast model. The socket buffers those that the
+worker has not read yet."""
 
 
 class Waiting:
@@ -43,7 +44,7 @@ class Waiting:
         """The worker that has the request; None while the request is in the queue."""
 
     def finish(self, reply: Reply) -> None:
-        """Answers the request, unless it has an answer."""
+        """Answers the request, unless it was answered before."""
         if self.timer is not None:
             self.timer.cancel()
         if not self.future.done():
@@ -59,7 +60,7 @@ class Worker(asyncio.Protocol):
         self.process = process
         self.is_ready = False
         self.batches: deque[list[Waiting]] = deque()
-        """The requests that the process has, in the order of its answers; it works on the first."""
+        """Batches that were sent to the process and not answered yet, oldest first. The process works on the first."""
         self._connection = connection
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -70,11 +71,11 @@ class Worker(asyncio.Protocol):
         await asyncio.get_running_loop().create_connection(lambda: self, sock=self._connection)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # that of uvloop is another class
+        """Stores the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # the transport of uvloop is of another class
 
     def data_received(self, data: bytes) -> None:
-        """Collects messages."""
+        """Passes each complete message of the process to the pool."""
         self._received += data
         while len(self._received) >= HEAD.size:
             end = HEAD.size + HEAD.unpack_from(self._received)[0]
@@ -85,7 +86,7 @@ class Worker(asyncio.Protocol):
             self.pool.receive(self, message)
 
     def send(self, batch: list[Waiting]) -> None:
-        """Gives requests to the process."""
+        """Sends a batch to the process."""
         assert self._transport is not None
         self.batches.append(batch)
         for one in batch:
@@ -97,13 +98,13 @@ class Worker(asyncio.Protocol):
         self.pool.lose(self, self.end())
 
     def end(self) -> int:
-        """Kills the process if it runs, and returns its exit code. The end of its socket is reported later."""
+        """Kills the process if it runs, and returns its exit code. `connection_lost` follows later."""
         self.process.kill()
         return self.process.wait()
 
 
 class Pool:
-    """Gives requests to worker processes in the order in which they came."""
+    """Sends requests to worker processes in their order of arrival."""
 
     def __init__(
         self, settings: Settings, processes: list[Process], metrics: Metrics, on_failure: Callable[[str], None]
@@ -121,7 +122,7 @@ class Pool:
         self.workers = [Worker(self, number, *process) for number, process in enumerate(processes)]
 
     async def connect(self) -> None:
-        """Starts to listen to the workers."""
+        """Starts to read the messages of the workers."""
         for worker in self.workers:
             await worker.connect()
 
@@ -132,13 +133,13 @@ class Pool:
 
     @property
     def num_waiting(self) -> int:
-        """Number of requests that no worker works on."""
+        """Number of requests that no worker is processing yet."""
         sent = sum(max(0, len(worker.batches) - 1) for worker in self.workers)
         return len(self._queue) + sent * self.settings.batch
 
     @property
     def retry_seconds(self) -> int:
-        """Estimate of the time in which the queue empties, in whole seconds, at least 1."""
+        """Estimated time until the queue is empty, in whole seconds from 1 to 60."""
         rounds = len(self._queue) / (self.settings.workers * self.settings.batch)
         return max(1, min(60, math.ceil(rounds * self._mean_seconds)))
 
@@ -152,10 +153,11 @@ class Pool:
         return await waiting.future
 
     def _dispatch(self) -> None:
-        """Gives waiting requests to free workers. An incomplete batch waits for others until its time is over.
+        """Sends waiting requests to free workers. An incomplete batch waits for more requests, at most
+        `batch_wait_seconds`.
 
-        The only worker of a fast model gets some requests in advance, because both processes would otherwise wait for
-        each other between two requests.
+        The only worker of a fast model gets some requests in advance. Otherwise, both processes would wait for each
+        other between two requests.
         """
         is_fast = self._mean_seconds < FAST_SECONDS and self.settings.workers == self.settings.batch == 1
         if self._batch_timer is not None:
@@ -177,7 +179,7 @@ class Pool:
                 worker.send([self._queue.popleft() for _ in range(min(self.settings.batch, len(self._queue)))])
 
     def receive(self, worker: Worker, message: Any) -> None:
-        """Handles a message of a worker: that the model is loaded, or the answers of its batch."""
+        """Handles a message of a worker: the model was loaded, could not be loaded, or has answered a batch."""
         if worker.is_ready:
             seconds, replies = message
             self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
@@ -191,7 +193,9 @@ class Pool:
         self._dispatch()
 
     def _expire(self, waiting: Waiting) -> None:
-        """Answers 504. A worker that has the request is killed, because nothing else ends a call of the model."""
+        """Answers 504. A worker that is processing the request is killed, because a call of the model cannot be
+        interrupted in another way.
+        """
         limit = f"{self.settings.time_limit_seconds:g} s"
         worker = waiting.worker
         if worker is None or waiting not in worker.batches[0]:
@@ -204,8 +208,8 @@ class Pool:
         worker.end()
 
     def lose(self, worker: Worker, code: int) -> None:
-        """Handles the end of a worker process: the requests on which it worked fail, those that it had in advance are
-        queued again, and another process replaces it.
+        """Handles the end of a worker process: the batch that it was processing fails, requests that it got in advance
+        are queued again, and a new process replaces it.
         """
         if self._is_closed:
             return

@@ -1,4 +1,4 @@
-"""What a loaded model does: answers requests, of which each fails with its own reason."""
+"""Answers requests with a loaded model. An error in one request does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_REASON = 500
 
 
 class ModelError(Exception):
-    """The model cannot be loaded, or does not keep to its contract; the message is the reason."""
+    """The model cannot be loaded, or violates its contract; the message is the reason."""
 
 
 class Request(NamedTuple):
@@ -40,19 +40,19 @@ class Answer(NamedTuple):
 
 
 class Predictor:
-    """A model that is a function of one value: answers requests in each format of `windlass.serving.formats`."""
+    """A model that is a function of one value. Answers requests in all formats of `windlass.serving.formats`."""
 
     def __init__(
         self, predict: Callable[[Any], Any] | None, predict_batch: Callable[[list[Any]], Sequence[Any]] | None = None
     ) -> None:
-        """One of the functions is enough."""
+        """At least one of the functions must be given."""
         self.predict = predict
         self.predict_batch = predict_batch
 
     def answer(self, requests: list[Request]) -> list[Answer]:
         """Returns the answers in the order of the requests.
 
-        If a batch fails, its requests are repeated one by one: a bad input fails alone.
+        If a batch fails, its requests are repeated one by one, so that only the bad input fails.
         """
         read = [answered(lambda one: (formats.negotiate(one.accept), _decoded(one)), one) for one in requests]
         inputs = [one for one in read if not isinstance(one, Answer)]
@@ -92,10 +92,10 @@ def _encoded(result: Any, form: str) -> Answer:
 
 
 def answered(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what a function returns, or the answer with the reason for its exception; the trace is printed.
+    """Returns the result of a function, or an error response if it raises an exception, whose traceback is printed.
 
-    A ValueError of the model is about its input, as in scikit-learn and NumPy, and any other exception is the model's.
-    An exception with `status_code` chooses the status.
+    A ValueError counts as an error of the input (400), as in scikit-learn and NumPy, and other exceptions as errors of
+    the model (500). An attribute `status_code` of the exception overrides the status.
     """
     try:
         return function(*arguments)
@@ -107,13 +107,13 @@ def answered(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def status_of(error: Exception, default: int) -> int:
-    """Returns the HTTP status that an exception of the user's functions chooses by `status_code`, or the default."""
+    """Returns the HTTP status in the attribute `status_code` of an exception, or the default."""
     status = getattr(error, "status_code", default)
     return int(status) if status in range(400, 600) else default  # HTTPStatus and 404.0 are equal to an int
 
 
 def refusal(status: int, reason: str) -> Answer:
-    """Returns an answer with an error."""
+    """Returns an error response with the reason."""
     return Answer(status, formats.JSON, formats.encode({"error": reason}, formats.JSON))
 
 
@@ -126,7 +126,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Imports a Python file; it can import modules beside it. Raises ModelError."""
+    """Imports a Python file, which can import modules in its folder. Raises ModelError."""
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -1,4 +1,4 @@
-"""Starts worker processes, and the form of the messages between them and the server."""
+"""Starts worker processes, and encodes the messages between them and the server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from windlass.serving.settings import Settings, gpu_names
 
 HEAD = struct.Struct("!Q")
-"""First part of a message: the number of bytes that follow, which are a value written by marshal. Unlike pickle, it
-calls no code when it reads; both processes run the same interpreter."""
+"""Header of a message: the number of bytes that follow, which are a value in the format of marshal. Unlike pickle,
+marshal calls no code when it loads a value. Its format depends on the interpreter, which both processes share."""
 
 
 def pack(value: Any) -> bytes:
@@ -28,7 +28,8 @@ def pack(value: Any) -> bytes:
 def start(settings: Settings, number: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Starts the worker of a number from 0, and returns it with the server's end of its socket. Raises OSError.
 
-    The process gets one GPU, or its share of the cores.
+    The process sees one GPU, if there are any. Unless OMP_NUM_THREADS is set, it gets its share of the cores as OpenMP
+    threads.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     gpus = gpu_names()

@@ -28,11 +28,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = dict[bytes, bytes]
 JSON = "application/json"
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read and dropped: a client that still sends would lose the answer."""
+"""Seconds for which the rest of a refused body is read and dropped. Without this, a client that is still sending would
+not receive the response."""
 MAX_HEAD_BYTES = 1 << 17
-"""Limit of the head of a request; h11 has a lower one, httptools none."""
+"""Maximum bytes of the head of a request. h11 has a lower limit, httptools has none."""
 OPEN_PATHS = ("/ping", "/live")
-"""Paths without token: Kubernetes' kubelet and SageMaker, which probe them, have none."""
+"""Paths that need no token: the kubelet and SageMaker, which probe them, have none."""
 
 
 class Response(NamedTuple):
@@ -159,7 +160,9 @@ class Body:
         self.is_complete = is_complete
 
     async def read(self, headers: Headers, max_bytes: int, limit_seconds: float) -> bytes:
-        """Returns the body. Raises Refusal: 413 if it is larger, 408 if it takes longer."""
+        """Returns the body. Raises Refusal: 413 if it is larger than `max_bytes`, 408 if it takes longer than
+        `limit_seconds`, 400 if the client disconnects.
+        """
         too_large = f"the body is larger than {max_bytes:,} bytes"
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise Refusal(413, too_large)
@@ -174,7 +177,7 @@ class Body:
         return b"".join(chunks)
 
     async def discard(self) -> None:
-        """Drops the rest of the body, for a short time."""
+        """Reads and drops the rest of the body, for at most LINGER_SECONDS."""
         with contextlib.suppress(Refusal), limit(LINGER_SECONDS, Refusal(408, "")):
             while not self.is_complete:
                 await self._next()
@@ -190,8 +193,8 @@ class Body:
 
 @contextlib.contextmanager
 def limit(seconds: float, error: Exception) -> Iterator[None]:
-    """Raises an error if the block takes longer. asyncio.wait_for would start a task, for a fifth of the time that a
-    request takes, and Python 3.10 lacks asyncio.timeout.
+    """Raises an error if the block takes longer. asyncio.wait_for would start a task, which costs a fifth of the time
+    of a request, and Python 3.10 lacks asyncio.timeout.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -227,7 +230,7 @@ def limited_protocol(limit_seconds: float) -> type[asyncio.Protocol]:
         def on_response_complete(self) -> None:
             finished = self.cycle
             super().on_response_complete()
-            if self.cycle is finished:  # otherwise the head of the next request was there
+            if self.cycle is finished:  # otherwise the head of the next request has arrived already
                 self._expect_head()
 
         def _expect_head(self) -> None:
@@ -245,7 +248,7 @@ def limited_protocol(limit_seconds: float) -> type[asyncio.Protocol]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also connects the workers, reports when it listens, and ends when idle."""
+    """uvicorn's server, extended: it connects the workers, reports when it listens, and ends when idle."""
 
     def __init__(self, settings: Settings, processes: list[Process], labels: bytes | None) -> None:
         """Binds the port. Raises OSError."""
@@ -301,7 +304,7 @@ def run(settings: Settings, processes: list[Process]) -> int:
     A signal stops accepting; requests that were accepted are answered first. Raises OSError if the port is taken.
     """
     server = Server(settings, processes, read_labels(Path(settings.model.path)))
-    # uvicorn raises a caught signal again when it has ended; the process would not exit with 0.
+    # After its shutdown, uvicorn raises the caught signal again. The default handler would prevent exit code 0.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     try:
@@ -331,7 +334,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def introduction(settings: Settings, port: int) -> str:
-    """Returns the address, and a command that asks the model."""
+    """Returns lines with the address of the server and a curl command that sends a request to the model."""
     scheme = "https" if settings.certificate else "http"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     words = ["curl", f"{scheme}://{host}:{port}/invocations", "-H 'Content-Type: application/json' --data @input.json"]
@@ -354,7 +357,7 @@ def is_loopback(host: str) -> bool:
 
 
 def write_ready(path: Path, port: int) -> None:
-    """Writes the ready file under another name and renames it, so that it is never read half."""
+    """Writes the ready file under another name and renames it, so that no reader sees an incomplete file."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(json.dumps({"port": port, "pid": os.getpid()}))
     partial.replace(path)

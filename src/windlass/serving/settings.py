@@ -13,7 +13,7 @@ MAX_BODY_BYTES = 6 << 20
 
 @dataclass(frozen=True)
 class Model:
-    """What a worker process loads; the fields are explained with the options."""
+    """The model that a worker process loads. The help of the options explains the fields."""
 
     path: str
     code: str = ""
@@ -29,7 +29,7 @@ class Option(NamedTuple):
     name: str
     metavar: str
     default: Any
-    """The type of the value is that of the default, which is a positive number or a text."""
+    """Default value. Values of the option have the same type, and numbers must be positive."""
     help: str
 
 

@@ -1,4 +1,4 @@
-"""Serves a state dict: weights in safetensors or of torch.save, and a function that makes the module for them."""
+"""Serves a state dict: weights as safetensors or from torch.save, and a function that creates the module for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIXES = ("module.", "_orig_mod.")
 
 
 def load(path: Path, folder: Path, model: Model) -> Predictor:
-    """Loads the weights into the module that the model function makes. Raises ModelError."""
+    """Loads the weights into the module that the model function creates. Raises ModelError."""
     weights = _read(path, model)
     module = weights if isinstance(weights, torch.nn.Module) else _make(folder, model)
     if module is not weights:
@@ -45,8 +45,8 @@ def _read(path: Path, model: Model) -> Any:
 
 
 def _make(folder: Path, model: Model) -> Any:
-    """Calls the model function: that of the option, from the model's folder, its folder `code` or the working folder;
-    or `model` of `model.py`.
+    """Calls the model function, which is `--function FILE:NAME` or `model` in `model.py`, and returns the module. The
+    file is looked up in the model's folder, in its subfolder `code`, and in the working folder.
     """
     file, _, name = (model.function or DEFAULT_FUNCTION).rpartition(":")
     for candidate in (folder / file, folder / "code" / file, Path(file).absolute()):
@@ -59,9 +59,7 @@ def _make(folder: Path, model: Model) -> Any:
 
 
 def state_of(weights: Any) -> dict[str, Any]:
-    """Returns the state dict in what a script has saved, without the prefixes of DDP and torch.compile. Raises
-    ModelError.
-    """
+    """Returns the state dict in a saved object, without the prefixes of DDP and torch.compile. Raises ModelError."""
     for key in STATE_KEYS:
         if isinstance(weights, Mapping) and isinstance(weights.get(key), Mapping):
             weights = weights[key]
@@ -75,7 +73,7 @@ def state_of(weights: Any) -> dict[str, Any]:
 
 
 class StateDict(Predictor):
-    """A torch module: arrays and lists are its input as a tensor, a dict of them is its keyword arguments."""
+    """A torch module. It is called with one tensor for an array or a list, or with keyword arguments for a dict."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(self._predict, self._predict_batch)
@@ -95,7 +93,9 @@ class StateDict(Predictor):
         return list(torch.split(self._module(torch.cat(tensors)), [len(one) for one in tensors]))
 
     def _tensor(self, value: Any) -> Any:
-        """Returns an array as it is, and numbers of JSON and CSV as float32. Raises RequestError."""
+        """Returns a tensor on the model's device: arrays keep their type, numbers of JSON and CSV become float32.
+        Raises RequestError.
+        """
         if isinstance(value, bytes):
             raise RequestError(415, "images need a predict.py that decodes them")
         try:

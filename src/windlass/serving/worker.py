@@ -24,7 +24,7 @@ def main() -> None:
     """Serves the socket whose number is the first argument, with the model that the second describes as JSON."""
     server = socket.socket(fileno=int(sys.argv[1]))
     server.set_inheritable(False)
-    kept = os.dup(server.fileno())  # never closed: the server reads the end of the socket when the process has ended
+    kept = os.dup(server.fileno())  # never closed, so that the server sees the end of the socket only after the exit
     _close_in_children(server.fileno(), kept)
     _end_with(int(sys.argv[3]))
     started = time.perf_counter()
@@ -46,16 +46,17 @@ def _close_in_children(*numbers: int) -> None:
     opened = list(numbers)
 
     def close() -> None:
-        while opened:  # not again in children of children, where the numbers may be those of other files
+        while opened:  # only once: in children of children, these numbers may belong to other files
             os.close(opened.pop())
 
     os.register_at_fork(after_in_child=close)
 
 
 def _end_with(parent: int) -> None:
-    """Makes the kernel kill this process when the server dies, also by kill -9 while the model computes.
+    """Makes the kernel kill this process when the server dies, even by SIGKILL while the model computes.
 
-    Signals to the process group are the server's: it ends its workers after the last answer.
+    SIGINT and SIGTERM, which the whole process group may receive, are ignored: the server ends its workers after the
+    last response.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
