@@ -14,12 +14,13 @@ from collections.abc import Generator, Iterator
 from typing import BinaryIO, NamedTuple
 
 MAX_RECORD_BYTES = 1 << 20
-"""Longer records are skipped without being read: they have images, audio or graphs."""
+"""Longer records are skipped without being read: they contain images, audio or graphs."""
 MAX_FILE_BYTES = 1 << 40
 PIECE_BYTES = MAX_RECORD_BYTES + 16
 """Bytes of one read, so that a record that is not skipped fits."""
 ALWAYS_CHECKED_BYTES = 4096
-"""Longer records are only checked if they have scalars: the checksum takes about 60 ns per byte in Python."""
+"""The checksum of a longer record is verified only if the record has scalars or cannot be parsed: it takes about 60 ns
+per byte in Python."""
 MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")
 _UINT32 = struct.Struct("<I")
@@ -58,7 +59,7 @@ class EventFile:
     def read(self, file: BinaryIO) -> Generator[list[Point], None, None]:
         """Yields the scalars of each new record. An incomplete last record is left for the next read.
 
-        Raises OSError, and Damaged at a record whose checksum is wrong; no record after it can be found.
+        Raises OSError, and Damaged at a record with a wrong checksum, after which no further record can be found.
         """
         while True:
             file.seek(self._offset)
@@ -84,7 +85,7 @@ def masked_crc(data: bytes) -> int:
 def scalars_of(event: bytes) -> list[Point]:
     """Returns the scalars of a serialized `Event` message; empty for an event of another kind.
 
-    Raises ValueError if the data is no message.
+    Raises ValueError if the data is not such a message.
     """
     time, step = 0.0, 0
     named: list[tuple[str, float | None]] = []
@@ -191,9 +192,10 @@ def _num_elements(shape: bytes) -> int:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yields number, integer and bytes of each field of a serialized message; 0 or no bytes for other wire types.
+    """Yields number, integer and bytes of each field of a serialized message. A field has either an integer or bytes;
+    the other value is 0 or empty.
 
-    Raises IndexError and ValueError if the data is no message.
+    Raises IndexError and ValueError if the data is not a message.
     """
     at = 0
     while at < len(message):

@@ -7,12 +7,12 @@ from typing import Any
 
 _NAMES = ("loss", "samples_per_second")
 LINES_PER_SECOND = 200
-"""Number of lines of a rank per second up to which all are read. Reading one takes 20 to 100 µs, and more than 100
-points of a series per second are thinned anyway."""
+"""Maximum number of lines of a rank per second that are all read; beyond it, only the newest progress is. Reading a
+line takes 20 to 100 µs, and more than 100 points of a series per second are thinned anyway."""
 
 
 class LineBudget:
-    """Counts the lines that a rank prints, so that a rank with very many does not slow its node."""
+    """Counts the lines that a rank prints, so that a rank that prints too many does not slow its node."""
 
     def __init__(self) -> None:
         self._began_at = 0.0
@@ -45,8 +45,8 @@ class LogPoints:
     def take(self, fields: Mapping[str, Any], reported_step: int | None) -> Iterator[tuple[str, Any, Any]]:
         """Yields name, step and value of each metric in a line's fields (see `Recogniser.feed`).
 
-        The step is `reported_step`, if the rank reports steps, else the newest printed one, else the epoch. A bar that
-        is drawn again without new values has no points.
+        The step is `reported_step`, if the rank reports steps, else the newest printed one, else the epoch. A progress
+        bar that is drawn again without new values yields nothing.
         """
         self._follow(fields)
         step = self._epoch if self._step is None else self._before + self._step
@@ -57,7 +57,7 @@ class LogPoints:
                 yield name, *point
 
     def has(self, name: str) -> bool:
-        """Whether a line has had a value of this metric."""
+        """Whether any line so far had a value of this metric."""
         return name in self._newest
 
     def _follow(self, fields: Mapping[str, Any]) -> None:

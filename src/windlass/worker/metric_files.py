@@ -1,8 +1,8 @@
 """Finds the files into which a script writes metrics, and reads the values that are new since the last scan.
 
-Read are event files of TensorBoard, `trainer_state.json` of transformers, `metrics.csv` of Lightning, and CSV logs such
-as those of Keras and Ultralytics. Not read are files that existed when the attempt began, up to their size then, links,
-and files in caches and hidden folders. Standard library of Python 3.9 only.
+The formats are event files of TensorBoard, `trainer_state.json` of transformers, `metrics.csv` of Lightning, and CSV
+logs such as those of Keras and Ultralytics. Links, files in caches and hidden folders, and values that files had before
+the attempt are skipped. Standard library of Python 3.9 only.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 MAX_DEPTH = 6
 """Maximum depth of folders that are searched."""
 MAX_ENTRIES = 20_000
-"""Maximum number of files and folders that one scan looks at."""
+"""Maximum number of files and folders that one scan visits."""
 MAX_FOLDER_ENTRIES = 5_000
-"""Maximum number of entries of one folder that are looked at; folders with more have data."""
+"""Maximum number of entries of one folder that are visited; larger folders contain data sets."""
 MAX_FILES = 1_000
 """Maximum number of new files with metrics."""
 MAX_SERIES = 500
 """Maximum number of curves of one attempt."""
 MAX_POINTS = 100_000
-"""Maximum number of values of one scan; the next scan goes on."""
+"""Maximum number of values of one scan; the next scan continues."""
 OLD_SECONDS = 60.0
-"""Files that changed last this long before the attempt are copies of old files; less may be a difference of clocks."""
+"""A file that last changed at least this many seconds before the attempt is a copy of an old file. A smaller difference
+may come from clocks that differ."""
 EVENT_FILE = "events.out.tfevents."
 TRAINER_STATE = "trainer_state.json"
 SPLITS = ("train", "training", "validation", "valid", "val", "eval", "test")
@@ -64,13 +65,13 @@ class _File:
         if isinstance(reader, TrainerStates):
             self.folder = _trainer_folder(path)
         self.prefix = ""
-        """Start of the names of the file's metrics."""
+        """Prefix of the names of the file's metrics."""
         self.signature: Signature | None = None
         """Inode, size and modification time of the version that was read last."""
         self.num_reads = 0
         """Number of times that this version was read to its end."""
         self.is_ended = False
-        """Whether the file is not read any further: it is damaged, or of another program."""
+        """Whether the file is not read any further, because it is damaged or belongs to another program."""
 
 
 class MetricFiles:
@@ -86,9 +87,9 @@ class MetricFiles:
         self._since = since
         self._files: dict[str, _File] = {}
         self._states: dict[str, TrainerStates] = {}
-        """For each output folder of a Trainer, the entries that are known."""
+        """Output folder of a Trainer → reader of its states, which knows the entries that were read."""
         self._owners: dict[tuple[str, str], str] = {}
-        """For each source and name, the folder whose files have it."""
+        """Source and name of a metric → folder whose files have the metric."""
         self._max_files = MAX_FILES
         self._give_up = 0.0
         self._start = 0
@@ -99,12 +100,10 @@ class MetricFiles:
         """Messages about files that are not read, each once."""
 
     def skip_existing(self, seconds: float) -> None:
-        """Skips the values that are in files now, because another run or attempt has written them. Searches for at most
-        `seconds`.
-        """
+        """Skips the values that files have now, which another run or attempt wrote. Searches for at most `seconds`."""
         self._give_up = time.monotonic() + seconds
         found = [(status.st_mtime, path, status) for path, status in self._search()]
-        for _, path, status in sorted(found, key=lambda one: -one[0]):  # the newest of a Trainer has all entries
+        for _, path, status in sorted(found, key=lambda one: -one[0]):  # the newest state of a Trainer has all entries
             self._add(path, status, is_old=True)
         self._max_files = len(self._files) + MAX_FILES
 
@@ -138,7 +137,7 @@ class MetricFiles:
     # -- folders ------------------------------------------------------------------------------------------------------
 
     def _search(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yields the regular files whose names are those of files with metrics, the shallow ones of each folder first.
+        """Yields the regular files whose names are those of files with metrics, in breadth-first order.
 
         Ends at the limits of number, depth and time. Links are not followed.
         """
@@ -160,7 +159,7 @@ class MetricFiles:
                             yield entry.path, entry.stat(follow_symlinks=False)
 
     def _is_skipped(self, folder: os.DirEntry[str]) -> bool:
-        is_root = folder.path in self._roots  # searched by itself
+        is_root = folder.path in self._roots  # searched separately
         return is_root or bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped
 
     def _is_over(self, found: list[FilePoint] | None = None) -> bool:
@@ -169,7 +168,7 @@ class MetricFiles:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _add(self, path: str, status: os.stat_result, *, is_old: bool) -> None:
-        """Adds a file. Of an old one, only what is appended to it later is read."""
+        """Adds a file. Of an old file, only values that are appended later are read."""
         name = os.path.basename(path)
         if name.startswith(EVENT_FILE):
             reader: Reader = EventFile(status.st_size if is_old else 0)
@@ -189,8 +188,9 @@ class MetricFiles:
             file.is_ended = _is_of_other_program(name)
 
     def _prefix(self, file: _File) -> str:
-        """Returns the prefix of the tags of an event file: its folder below that of another event file, in which
-        `SummaryWriter.add_scalars` writes the same tag, or the name of its part of the data.
+        """Returns the prefix of the tags of an event file. If its folder is below that of another event file, it is the
+        path between them, because `SummaryWriter.add_scalars` writes the same tag into subfolders. Otherwise it is the
+        name of the folder if that is one of `SPLITS`, or else empty.
         """
         others = {one.folder for one in self._files.values() if isinstance(one.reader, EventFile) and one is not file}
         above = [one for one in others if file.folder.startswith(os.path.join(one, ""))]
@@ -200,8 +200,8 @@ class MetricFiles:
         return f"{name}/" if name in SPLITS else ""
 
     def _read(self, file: _File, found: list[FilePoint]) -> None:
-        """Adds the new values of a file to `found`. A version of a file is read twice: the first time, its writer may
-        not have completed it.
+        """Adds the new values of a file to `found`. Each version of a file is read twice, because the first read may
+        happen while the file is being written.
         """
         if file.is_ended or self._is_over(found):
             return
@@ -236,8 +236,8 @@ class MetricFiles:
                 found.append(FilePoint(source, point._replace(name=name)))
 
     def _name(self, file: _File, source: str, name: str) -> str | None:
-        """Returns the name of a metric; None if it cannot be one. Names in several folders start with their folder,
-        except for the first folder.
+        """Returns the name of a metric in a file. A name that files of another folder already have gets the name of its
+        folder as a prefix. None for an invalid name, and beyond MAX_SERIES.
         """
         name = file.prefix + name
         for full in (name, f"{os.path.basename(file.folder)}/{name}"):
@@ -250,7 +250,7 @@ class MetricFiles:
 
 
 def folders_of(env: Mapping[str, str], code: str, skipped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """Returns the folders of a run that are searched for metrics, and those in them that are not: data, caches, and
+    """Returns the folders of a run to search for metrics, and the folders below them to skip: data, caches, and
     `skipped`.
 
     `env` is the environment of the ranks, and `code` their working folder.
@@ -261,7 +261,7 @@ def folders_of(env: Mapping[str, str], code: str, skipped: Iterable[str] = ()) -
 
 
 def printable(text: str) -> str:
-    """Returns text of a script, such as the name of a file, with escapes for characters that cannot be printed."""
+    """Returns a text, such as the name of a file, with unprintable characters as escapes."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
@@ -274,8 +274,8 @@ def _has_name_of_metrics(name: str) -> bool:
 
 
 def _is_of_other_program(name: str) -> bool:
-    """Whether a live process that is no descendant of this one writes an event file, such as another run that was
-    started in the same folder. The name has the host and the process id of the writer.
+    """Whether the writer of an event file is a live process that is not a descendant of this one, such as a rank of
+    another run in the same folder. The name of the file contains the host and the process id of its writer.
     """
     found = re.fullmatch(r"events\.out\.tfevents\.\d+\.(.+)\.(\d{1,9})\.\d+(?:\.v2)?", name)
     if found is None or found[1] != os.uname().nodename:
@@ -309,7 +309,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Opens a regular file. Raises OSError for any other, also for one that has replaced a regular file meanwhile."""
+    """Opens a regular file. Raises OSError for links, pipes and devices, even if it has just replaced a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS = 5.0
 CPU_SHARE = 0.01
-"""Maximum share of a core that the scans take; longer scans are rarer."""
+"""Maximum share of a core that the scans take; the pause after a long scan is longer."""
 SCAN_SECONDS = 1.0
 END_SECONDS = 3.0
-"""Maximum seconds that the end of an attempt is delayed."""
+"""Maximum seconds for which the last scans delay the end of an attempt."""
 MAX_NOTES = 5
 """Maximum number of notes of one attempt."""
 
@@ -35,7 +35,7 @@ class MetricScans:
         note: Callable[[str], None],
     ) -> None:
         """`env` is the environment of the ranks, `code` their working folder, and `skipped` folders in it that are
-        not searched. `selector` and `finish` call `take` and `note` in the thread of the node.
+        not searched. `take` and `note` are called in the thread of the node, by `selector` and by `finish`.
         """
         self._env = env
         self._code = code
@@ -45,7 +45,7 @@ class MetricScans:
         self._take = take
         self._note = note
         self._files: MetricFiles | None = None
-        """None before the first scan, which skips the values of earlier runs and attempts."""
+        """None before the first scan, which only marks the values of earlier runs and attempts as read."""
         self._thread: threading.Thread | None = None
         self._points: list[FilePoint] = []
         self._num_notes = 0
@@ -66,16 +66,16 @@ class MetricScans:
         self._start(SCAN_SECONDS)
 
     def finish(self) -> None:
-        """Reads what the ranks have written before their end, and closes the pipe. Does nothing without a first scan,
-        or if called again: ranks of one node may end one after another.
+        """Reads the values that the ranks wrote before their end, and closes the pipe. Reads nothing if no scan has
+        begun yet. Further calls do nothing: ranks of one node may end one after another.
 
-        A scan that hangs is left behind.
+        The thread of a scan that hangs is abandoned.
         """
         if self._is_finished:
             return
         self._is_finished = True
         give_up = time.monotonic() + END_SECONDS
-        for is_begun in (True, False, False):  # twice, because a file that looks damaged may be incomplete
+        for is_begun in (True, False, False):  # two last scans: a file that looks damaged may be incomplete
             if not is_begun and self._files is not None:
                 self._start(max(0.0, give_up - time.monotonic()) / 2)
             if self._thread is not None:
@@ -100,7 +100,7 @@ class MetricScans:
         """Runs in the thread."""
         begun = time.thread_time()
         try:
-            # imported in the thread, to not delay the start of ranks
+            # imported in the thread, so that the import does not delay the start of ranks
             from windlass.worker.metric_files import MetricFiles, folders_of
 
             if self._files is None:

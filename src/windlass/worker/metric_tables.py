@@ -25,18 +25,18 @@ STEP_COLUMNS = ("step", "epoch")
 MISSING = ("", "NA", "None")
 """Cells without a value, as Lightning and Keras write them."""
 MARK_BYTES = 64
-"""Bytes before the end of the last read that must be unchanged; otherwise the file was written anew."""
+"""Number of bytes before the end of the last read that are compared. If they have changed, the file was rewritten."""
 
 
 class CsvFile:
     """Reads the rows that were appended to one CSV file since the last read.
 
-    Lightning writes the file anew, with the same rows and more columns, when a new metric is logged. Such rows are not
+    When a new metric is logged, Lightning rewrites the file with the same rows and more columns. These rows are not
     yielded again.
     """
 
     def __init__(self, name: str) -> None:
-        """`name` is the name of the file, which decides with the header whether Lightning has written the file."""
+        """`name` is the name of the file. Together with the header, it shows whether Lightning wrote the file."""
         self._is_lightning_name = name == "metrics.csv"
         self._header = self._mark = b""
         self._columns: list[str] = []
@@ -52,7 +52,7 @@ class CsvFile:
         return "lightning" if self._is_lightning_name and set(STEP_COLUMNS) <= set(self._columns) else "csv"
 
     def skip(self, file: BinaryIO) -> None:
-        """Skips the present rows, which another run or attempt has written. Raises OSError."""
+        """Skips the rows that the file has now, which another run or attempt has written. Raises OSError."""
         self._header = file.readline(MAX_LINE_BYTES)
         self._offset = file.seek(0, os.SEEK_END)
         self._columns = columns_of(self._header)
@@ -61,8 +61,8 @@ class CsvFile:
     def read(self, file: BinaryIO) -> Generator[list[Point], None, None]:
         """Yields the values of each new row. An incomplete last line is left for the next read.
 
-        Raises OSError, and Damaged if the file is too large or a later row has a cell that is no number. A file whose
-        header or first row is not one of metrics has no values.
+        Raises OSError, and Damaged if the file is too large or a later row has a cell that is not a number. A file
+        whose header or first row does not look like metrics yields nothing.
         """
         status = os.fstat(file.fileno())
         if status.st_size > MAX_CSV_BYTES:
@@ -88,8 +88,9 @@ class CsvFile:
             self._mark = self._marked(file)
 
     def _is_found_again(self, file: BinaryIO, header: bytes, changed_at: float) -> bool:
-        """Sets the position of the first new row in a file that was written anew. Returns False if the file does not
-        yet have as many rows as before; if it does not change either, all its rows are new.
+        """Sets the position of the first new row in a file that was rewritten. Returns False while the file has fewer
+        rows than before, because its writer may not have finished. If the next call finds the file unchanged, all its
+        rows are new.
         """
         rows, digest, is_same = self._rows, self._digest, self._rewritten_at == changed_at
         self._header, self._offset, self._rows, self._digest = header, len(header), 0, 0
@@ -148,13 +149,13 @@ class TrainerStates:
         self._known: set[int] = set()
 
     def skip(self, file: BinaryIO) -> None:
-        """Skips the present entries, which another run or attempt has written. Raises OSError, Damaged."""
+        """Skips the entries that the file has now, which another run or attempt wrote. Raises OSError, Damaged."""
         for _ in self.read(file):
             pass
 
     def read(self, file: BinaryIO) -> Generator[list[Point], None, None]:
-        """Yields the values of each new entry. Raises OSError, and Damaged if the file has no history, which is also
-        the case while the file is being written.
+        """Yields the values of each new entry. Raises OSError, and Damaged if the file has no valid history, as it may
+        while it is being written.
         """
         status = os.fstat(file.fileno())
         if status.st_size > MAX_STATE_BYTES:
@@ -167,9 +168,10 @@ class TrainerStates:
 
 
 def columns_of(header: bytes) -> list[str]:
-    """Returns the names in the first line of a CSV file of metrics; empty if the line is none.
+    """Returns the column names in the first line of a CSV file; empty if the line is not a header of metrics.
 
-    The line has a column `step` or `epoch` and one or more others, and no name is empty or a number.
+    Such a header has a column `step` or `epoch` and at least one other; its names are unique, and none is empty or a
+    number.
     """
     try:
         [names] = csv.reader([header.decode("utf-8-sig").strip()], strict=True)
@@ -181,8 +183,8 @@ def columns_of(header: bytes) -> list[str]:
 
 
 def cells_of(line: bytes, columns: Sequence[str]) -> dict[str, float] | None:
-    """Returns the numbers in a line of a CSV file, by column; empty if the line does not have all columns, and None if
-    a cell has something else.
+    """Returns the numbers in a line of a CSV file, by column; empty if the number of cells is wrong, and None if a cell
+    has a value that is not a number.
     """
     try:
         [cells] = csv.reader([line.decode().strip()], strict=True) if line.strip() else [[]]
@@ -195,7 +197,9 @@ def cells_of(line: bytes, columns: Sequence[str]) -> dict[str, float] | None:
 
 
 def points_of(values: dict[str, float], time: float) -> list[Point]:
-    """Returns the values of a row or an entry, except its step and its epoch, at its step, else at its epoch."""
+    """Returns the values of a row or an entry as points. Their step is the value named `step`, else the one named
+    `epoch`; these two values do not become points.
+    """
     step = next((values[name] for name in STEP_COLUMNS if name in values), None)
     return [Point(name, step, time, value) for name, value in values.items() if name not in STEP_COLUMNS]
 
@@ -209,7 +213,7 @@ def _is_name(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Raises ValueError if the text is no number as a program writes it."""
+    """Parses a number. Raises ValueError also for `1_000`, which float() accepts but no program writes."""
     if "_" in text:
         raise ValueError(text)
     return float(text)

@@ -1,4 +1,4 @@
-"""Collects the points of metrics of a node's ranks, and hands them over as node events of bounded size and number."""
+"""Collects the points of metrics of a node's ranks, and returns them as node events of bounded size and number."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from windlass.worker.trainlogs import safe
 FLUSH_SECONDS = 2.0
 """Seconds between two flushes."""
 MAX_POINTS = 200
-"""Maximum points of a series in one flush; more are thinned, which keeps the extremes."""
+"""Maximum points of a series in one flush. More points are thinned; minima and maxima are kept."""
 FULL_POINTS, LATE_POINTS = 10_000, 10
-"""After `FULL_POINTS` points, a series has at most about `LATE_POINTS` in each flush, and fewer flushes."""
+"""After `FULL_POINTS` points, a series is flushed late: less often, and with at most about `LATE_POINTS` points."""
 FULL_POINTS_OF_NODE = 200_000
-"""Points of all series of a node after which the same holds for each of them. Supervisors keep no more points of a run,
-and all events of a node: in a pod with a disk of 1 GiB."""
+"""Number of points of all series of a node after which all of them are flushed late. The metrics file of a run has no
+more points, and a supervisor stores all events of a node, possibly in a pod with a disk of 1 GiB."""
 LATE_SHARE, MAX_LATE_SECONDS = 0.01, 60.0
-"""Seconds between these flushes, as a share of the age of the series, and their maximum."""
+"""Pause between two late flushes: as a share of the age of the series, and its maximum in seconds."""
 LATE_SERIES = 40
-"""Number of series above which these flushes are rarer in proportion: a node reports some 20 MB a day at most."""
+"""Number of series above which this pause grows in proportion, so that a node reports at most some 20 MB a day."""
 MAX_EVENT_BYTES = 8 << 10
 """Maximum length of an event in JSON."""
 ALL_RANKS = 16
-"""Largest number of ranks whose values are all kept. With more, only rank 0 has series, besides those of the node."""
+"""Largest number of ranks whose values are all kept. In larger jobs, only the values of rank 0 and those that Windlass
+measures (`NODE`) are kept."""
 MAX_SERIES = 1_000
 """Maximum number of series of a node; points of further series are not kept."""
 NAME_CHARS = 200
 STEP_SECONDS = "step_seconds"
 """Name of the series with the mean seconds per step of a rank, which Windlass measures."""
 MIN_STEP_WINDOW, STEP_WINDOW_SHARE = 5.0, 0.01
-"""Seconds over which the mean is taken: the minimum, and the share of the age of the attempt, so that a run of a week
-has hundreds of points."""
+"""Seconds over which the mean is taken: a share of the age of the attempt, and its minimum. A run of a week then has
+hundreds of points."""
 NODE = "node"
 _HEAD_BYTES = 200
 
 
 class _Columns:
-    """Points of a series that were not handed over yet."""
+    """Points of a series that were not flushed yet."""
 
     def __init__(self) -> None:
         self.points: list[tuple[float | None, float, Any]] = []
@@ -50,7 +51,7 @@ class _Columns:
         """Monotonic times of the first and the newest flush."""
 
     def is_due(self, now: float, num_series: int) -> bool:
-        """Whether the points of a series with few points in each flush are due to be handed over."""
+        """Whether the next late flush of the series is due."""
         pause = min(MAX_LATE_SECONDS, LATE_SHARE * (now - self.began_at))
         return now - self.taken_at >= pause * max(1.0, num_series / LATE_SERIES)
 
@@ -149,7 +150,7 @@ class MetricPoints:
             self.add(rank, NODE, STEP_SECONDS, step, time, round((now - begun_at) / (step - begun), 6))
 
     def _end_windows(self) -> None:
-        """Ends the windows of ranks without a mean, so that an attempt of less than a window has one."""
+        """Ends the windows of ranks without a mean, so that an attempt shorter than one window also has a mean."""
         for rank in self._steps:
             if (rank, NODE, STEP_SECONDS) not in self._series:
                 self._end_window(rank)
