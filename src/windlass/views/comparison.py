@@ -24,7 +24,7 @@ _UNKNOWN: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known about one of the runs to compare."""
+    """Data of one of the runs to compare."""
 
     status: Status
     plan: Plan | None
@@ -102,8 +102,8 @@ def _differences(found: Sequence[Mapping[tuple[str, str], Any]]) -> Iterator[Dif
 
 
 SHOWN_APART: Final = frozenset({"name", "run", "command", "env"})
-"""Fields of a job that are no settings: the name is part of the run's id, the others are shown as arguments and
-variables."""
+"""Fields of a job that are not shown as settings: the name is part of the run's id, the others are shown as arguments
+and variables."""
 KINDS: Final = ("argument", "env", "setting", "code", "data", "environment")
 """Kinds of properties, in the order in which they are shown."""
 
@@ -136,7 +136,7 @@ def arguments_of(job: Mapping[str, Any]) -> dict[str, str]:
     """Returns the script of a job and its arguments by name: `train.py --lr 0.1 --amp` is `{"script": "train.py",
     "--lr": "0.1", "--amp": "yes"}`.
 
-    An option has the words up to the next option as its value. An option that is repeated has all of its values.
+    The value of an option is all words up to the next option. A repeated option has the values of all its uses.
     """
     words = [*(job.get("command") or split_run(job.get("run") or "", job.get("env")))]
     found: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from windlass.views.serialise import view_of
 SOURCES: Final = ("report", "tensorboard", "trainer", "lightning", "csv", "log")
 """Sources of metrics. If several sources have a metric, the first one in this order is shown."""
 NODE: Final = "node"
-"""Source of values that Windlass measures on each rank, such as `step_seconds`. They are shown for all ranks."""
+"""Source of the values that Windlass measures on each rank, such as `step_seconds`. They are shown for all ranks."""
 LOWEST: Final = frozenset(["loss", "error", "err", "perplexity", "ppl", "wer", "cer", "mae", "mse", "rmse"])
 """Words in the names of metrics whose lowest value is the best."""
 HIGHEST: Final = frozenset(
@@ -90,7 +90,7 @@ class MetricCurve(MetricSummary):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Begin of a later attempt in the metrics of a run, where steps may go back."""
+    """Start of a later attempt in the metrics of a run; its steps may be lower than those before."""
 
     attempt: int
     """Number of the attempt that began."""
@@ -219,8 +219,8 @@ def better(name: str) -> Direction | None:
 
 
 def restarts_of(series: Iterable[Series]) -> tuple[Restart, ...]:
-    """Returns the restarts that are visible in series of one run; each with the steps of the series that shows it
-    first.
+    """Returns the restarts that are visible in the series of one run. Each restart has the steps of the series with its
+    earliest point.
     """
     found: dict[int, Restart] = {}
     for one in series:

@@ -1,4 +1,4 @@
-"""Views of the web page: each is rendered by a template, and is the JSON of the page's address with `.json`."""
+"""Views of the web page: each is rendered by a template, and returned as JSON at the page's address with `.json`."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ class RunPage:
     attempts: tuple[AttemptRow, ...]
     """The newest attempts, oldest first."""
     strip: tuple[StripPiece, ...]
-    """What the time was spent on, without gaps. Of a long run, short intervals are part of their longer neighbours."""
+    """What the time was spent on, without gaps. Long runs are divided into at most 400 equal parts, each with the
+    purpose that took most of its time."""
     output_dir: str
     stale: str
     """Why the state may be outdated; empty if it is current."""
@@ -190,7 +191,7 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """Where the time and the money of a run went."""
+    """Time and cost of a run, by purpose."""
 
     id: str
     ledger: Ledger
@@ -235,7 +236,7 @@ class StepRow:
     request: str
     """The request as indented JSON."""
     is_cut: bool
-    """Whether the request is longer than the page shows; the JSON of the plan has all of it."""
+    """Whether `request` is shortened, because the request is longer than the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunEnvironment:
-    """What a run was made of: interpreter, command, variables, code and data."""
+    """Interpreter, command, variables, code and data of a run."""
 
     id: str
     python: str
@@ -412,7 +413,7 @@ class CompareData:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """A row of the heat map: one rank, or several fast ones together."""
+    """A row of the heat map: one rank, or all ranks that have no row of their own."""
 
     label: str
     """`rank 3`, or `936 other ranks`."""
@@ -440,7 +441,7 @@ class HeatMap:
     fastest: float
     """Lowest median of a rank."""
     slowest: int | None
-    """Rank that is at least a tenth slower than the median of all ranks; null if none is."""
+    """The slowest rank, if its median is more than a tenth above the median of all ranks; otherwise null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +519,7 @@ class TargetRow:
 
 @dataclass(frozen=True, slots=True)
 class TargetsPage:
-    """All targets and what runs there."""
+    """All targets with their unfinished runs."""
 
     targets: tuple[TargetRow, ...]
 
@@ -533,7 +534,7 @@ class DiskPage:
 
 @dataclass(frozen=True, slots=True)
 class DiskPart:
-    """Disk space of the home folder; the largest runs."""
+    """Disk space that the home folder and the largest runs use."""
 
     home: str
     bytes: int
@@ -548,7 +549,7 @@ class DiskPart:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmPage:
-    """Question before an action."""
+    """Confirmation form of an action."""
 
     id: str
     action: str

@@ -1,4 +1,4 @@
-"""Scales series to curves of a plot: lines, axes and ticks, without drawing them. Pure."""
+"""Converts series to a plot of curves, axes and ticks, which other modules draw. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from windlass.runs.metrics import Series, thin
 from windlass.views.metrics import restarts_of
 
 UNITS: Final = (("h", 3600.0), ("min", 60.0))
-"""Units of a time axis with their seconds; each is used from 3 units on, and seconds below."""
+"""Units of a time axis, with their seconds. A unit is used from 3 units on, and seconds below."""
 
 LARGEST: Final = 1e300
-"""Values beyond this are not drawn: their distance may not be a number."""
+"""Larger values are not drawn, because differences between them may overflow."""
 SMALLEST: Final = 1e-290
 """Smallest length of an axis, and smallest value on a logarithmic one."""
 
@@ -75,7 +75,7 @@ class Curve:
 
     label: str
     lines: tuple[Line, ...]
-    """Connected points `(x, y)`. A restart, and a value that cannot be drawn, begins another line."""
+    """Lines of connected points `(x, y)`. A restart, or a value that cannot be drawn, starts another line."""
 
 
 @dataclass(frozen=True, slots=True)

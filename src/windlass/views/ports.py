@@ -1,4 +1,4 @@
-"""Ports of runs that this machine forwards to."""
+"""Ports of runs that are forwarded to this machine: output of `windlass port-forward`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ UNUSED_SECONDS: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """A service that is up, starts, or could not be read."""
+    """A service that has not ended, or whose state is unknown."""
 
     name: str
     kind: str
@@ -96,9 +96,9 @@ class Invocation:
     """HTTP status."""
     content_type: str
     body: Any
-    """The answer: JSON data as such, text, or other bytes in base64."""
+    """The answer: the value if it is JSON, else text, or other bytes in base64."""
     labels: tuple[str, ...]
-    """Names of the predicted classes, one for each sample; empty where the model has no known labels."""
+    """Names of the predicted classes, one for each sample; empty if this machine does not know the model's labels."""
 
 
 def deployment_view(found: Deployment, now: float) -> ServiceView:

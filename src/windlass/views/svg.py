@@ -1,4 +1,4 @@
-"""Draws a plot as SVG: one file without scripts and without references to others. Pure."""
+"""Draws a plot as SVG: one file without scripts and without references to other files. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STYLE: Final = """
 
 
 def to_svg(plot: Plot) -> str:
-    """Returns the plot as the text of an SVG file, with a legend below the axes. Follows the reader's dark mode."""
+    """Returns the plot as the text of an SVG file, with a legend below the axes. It supports the viewer's dark mode."""
     listed = plot.curves[:LISTED]
     height = HEIGHT + 20 * (len(listed) + (len(plot.curves) > LISTED))
     title = escape(_printable(plot.y.title))
