@@ -1,4 +1,4 @@
-"""Lists what is up on all targets, runs of services and deployments, and ends it."""
+"""Lists and closes services on all targets: runs such as notebooks, and deployments."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MAX_TARGETS_AT_ONCE: Final = 8
 
 
 def list_all(context: Context, on: str | None = None) -> ServiceList:
-    """Lists the services of all targets, or of the target `on`: their runs, their deployments, and deployments that
-    this machine has made on targets that do not answer. Raises StoreError.
+    """Lists the services of all targets, or of the target `on`. If a target does not answer, the deployments that this
+    machine created there are listed with phase `unknown`. Raises StoreError.
     """
     known = [one for one in known_deployments(context.home) if on in (None, one.target)]
     names = [on] if on is not None else list(dict.fromkeys([*target_names(context), *(one.target for one in known)]))
     now = context.now()
     with ThreadPoolExecutor(MAX_TARGETS_AT_ONCE) as pool:
-        listed = pool.submit(_runs, context, on)  # a target that hangs is waited for once, not twice
+        listed = pool.submit(_runs, context, on)  # in parallel with the deployments: a target may time out in both
         asked = list(pool.map(lambda name: _deployed(name, context, known), names))
         of_runs = listed.result()
     unanswered = dict(of_runs.unanswered) | {name: why for name, (_, why) in zip(names, asked, strict=True) if why}
@@ -59,10 +59,10 @@ def _runs(context: Context, on: str | None) -> runs_of_services.ServiceList:
 
 
 def _deployed(name: str, context: Context, known: Sequence[KnownDeployment]) -> tuple[tuple[Deployment, ...], str]:
-    """Returns the deployments of a target, and why some may be missing; empty if none is.
+    """Returns the deployments of a target, and why some may be missing; empty if none is missing.
 
-    Deployments that this machine has made there and the target no longer has are forgotten. Those that it has made at
-    another place, for example with another login, are unknown.
+    Forgets deployments that this machine created there and that the target no longer has. Deployments that it created
+    at another place, for example with another login, are listed as `unknown`.
     """
     mine = [one for one in known if one.target == name]
     try:
@@ -98,8 +98,8 @@ def _unknown(known: KnownDeployment, why: str) -> Deployment:
 
 
 def find(name: str, on: str | None, context: Context) -> ServiceView:
-    """Returns the service of that name, or the only run whose id begins so. Raises UsageError if there is none, or more
-    than one, and EngineError if a target that may have it does not answer.
+    """Returns the service with this name, or the only run whose id begins with it. Raises UsageError if there is none
+    or more than one, EngineError if a target that may have the service does not answer.
     """
     listed = list_all(context, on)
     found = [one for one in listed.services if one.name == name]
@@ -122,7 +122,9 @@ def find(name: str, on: str | None, context: Context) -> ServiceView:
 
 
 def close(name: str, on: str | None, context: Context, on_progress: OnProgress) -> ClosedService:
-    """Ends a service, and waits until nothing of it is left. Raises UsageError, EngineError with what is left."""
+    """Ends a service and waits until all of its objects are gone. Raises UsageError, and EngineError with the objects
+    that are left.
+    """
     found = find(name, on, context)
     if found.kind == DEPLOYMENT:
         return undeploy(found.name, found.target, context, on_progress)
@@ -151,9 +153,9 @@ def forget_deployment(name: str, on: str | None, context: Context) -> ClosedServ
 
 
 def deployed_on(name: str, on: str | None, context: Context) -> str:
-    """Returns the target of the deployment of that name. Raises UsageError, EngineError.
+    """Returns the target of the deployment with this name. Raises UsageError, EngineError.
 
-    Targets are asked only for a deployment that this machine has not made.
+    Targets are asked only if this machine did not create such a deployment, or created it on several targets.
     """
     if on is not None:
         return on

@@ -38,11 +38,12 @@ CLAIM: Final = "claim:"
 CLAIM_FOLDER: Final = "/claim"
 """Path at which pods mount a claim."""
 COPIES: Final = "logs"
-"""Name of the folder, inside that of a service, with links to event files and copies of event files."""
+"""Name of the folder, inside the folder of a service, with links to event files and copies of them."""
 FOLLOW: Final = (
     "import runpy, sys; sys.path.insert(0, {!r}); runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 )
-"""Program that keeps event files in step. The ranks' PYTHONPATH has only the parts of Windlass for scripts."""
+"""Program that copies new event files while TensorBoard runs. It adds Windlass to `sys.path`, because the PYTHONPATH of
+ranks has only the parts of Windlass that scripts import."""
 PACKAGE_ROOT: Final = Path(__file__).parents[2]
 ENDED: Final = (ServicePhase.ENDED, ServicePhase.FAILED)
 POLL_SECONDS: Final = 0.2
@@ -55,7 +56,7 @@ class Options:
     """Options of a TensorBoard or a notebook: target, limits, and fields of its job."""
 
     on: str | None = None
-    """Target; None for this machine, and for the cluster that has the claim of a run."""
+    """Target; None for this machine, or for the cluster of a run whose results are in a claim."""
     seconds: float | None = None
     """Seconds after which the service ends; None if it never does."""
     idle_seconds: float | None = None
@@ -70,9 +71,9 @@ class Options:
 def start_tensorboard(
     sources: Sequence[str], options: Options, store: Store, context: Context, on_line: Callable[[str], None]
 ) -> Service:
-    """Starts TensorBoard on runs, folders, addresses of object stores, or one claim; without sources on the newest run.
+    """Starts TensorBoard on runs, folders, addresses of object stores, or one claim. Default: the newest run.
 
-    Returns before it listens. Raises NoSuchRun, UsageError and the errors of `services.start_service`.
+    Returns before TensorBoard listens. Raises NoSuchRun, UsageError and the errors of `services.start_service`.
     """
     found = [_resolved(one, store, context) for one in sources or (store.find(),)]
     claims = [one for one in found if one.startswith(CLAIM)]
@@ -92,9 +93,9 @@ def start_tensorboard(
 def start_notebook(
     source: str | None, options: Options, store: Store, context: Context, on_line: Callable[[str], None]
 ) -> Service:
-    """Starts a notebook on a run, a folder or a claim; without a source on the newest run. Returns before it listens.
+    """Starts a notebook on a run, a folder or a claim. Default: the newest run. Returns before the notebook listens.
 
-    A notebook on a run is in its cluster if only a claim there has the run's results. Raises as `start_tensorboard`.
+    If the results of the run are only in a claim, the notebook starts in that cluster. Raises as `start_tensorboard`.
     """
     found = _resolved(source or store.find(), store, context)
     if "://" in found:
@@ -145,7 +146,7 @@ def _here(
     kind: ServiceKind, python: str, asked: Mapping[str, Any], files: Mapping[str, bytes], options: Options,
     store: Store, context: Context, on_line: Callable[[str], None],
 ) -> Service:  # fmt: skip
-    """Starts a service on this machine, or on a target of this machine that `options` names."""
+    """Starts a service on this machine; `options` may name a local target."""
     if options.exposure is not None:
         raise UsageError("--expose needs a cluster", "this machine has no load balancer: use ssh -L for its ports")
     on = options.on or "local"
@@ -162,8 +163,8 @@ def _here(
 def _in_cluster(
     kind: ServiceKind, claim: str, of: tuple[Engine, str] | None, options: Options, store: Store, context: Context
 ) -> Service:
-    """Starts a service in a pod that mounts a claim; `of` is the run whose results are in the claim, None for the whole
-    claim.
+    """Starts a service in a pod that mounts a claim. `of` is the run whose results are shown; None for the
+    whole claim.
     """
     engine, run_id = of if of is not None else (None, "")
     plan = store.plan(run_id) if run_id else None
@@ -231,8 +232,8 @@ def _started(
 
 
 def prepared_page(run_id: str, places: Sequence[str], code: str, script: str) -> bytes:
-    """Returns the notebook with which one on a run begins. `places` are folders with checkpoints and models, `code` is
-    the folder of the script.
+    """Returns the prepared notebook of a run, as the content of an .ipynb file. `places` are folders with checkpoints
+    and models, `code` is the folder of the script.
     """
     text = importlib.resources.files("windlass.services.program").joinpath("page.txt").read_text()
     values = f"RUN = {run_id!r}\nPLACES = {list(places)!r}\nCODE = {code!r}\nSCRIPT = {Path(script).name!r}"
@@ -254,7 +255,7 @@ def prepared_page(run_id: str, places: Sequence[str], code: str, script: str) ->
 
 
 def running(name: str, kind: ServiceKind, store: Store, context: Context) -> Service | None:
-    """Returns the running service that `name` is; None if it is a run, a folder or anything else.
+    """Returns the running service with this name; None if `name` is a folder, another run, or unknown.
 
     Targets are asked only for names that begin like those of services of this kind. Raises UsageError for a service
     that has ended or is of another kind, EngineError.
@@ -283,7 +284,9 @@ def running(name: str, kind: ServiceKind, store: Store, context: Context) -> Ser
 
 @contextlib.contextmanager
 def forwarded(found: Service, store: Store, context: Context, ports: Sequence[int] = (0,)) -> Iterator[Forward]:
-    """Waits until a service listens, and yields a forward to it. Raises EngineError if it has ended, UsageError."""
+    """Waits until a service listens, and yields a forward to it. Raises EngineError if the service has ended,
+    UsageError if no port is free.
+    """
     from windlass.engines.pinned_http import ServerAccess, send
     from windlass.services.forward import Access, Forward
 

@@ -46,7 +46,7 @@ FORGET: Final = "use the login and the target of then; if the deployment is gone
 
 @dataclass(frozen=True, slots=True)
 class ModelCode:
-    """Where the functions that serve a model are; all empty if the model or the run's code has them."""
+    """The user's choice of functions that serve a model; all fields are empty to use those of the model or the run."""
 
     path: Path | None = None
     """File or folder with the functions."""
@@ -56,10 +56,12 @@ class ModelCode:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Where the files of a model are."""
+    """Location of a model's files and code."""
 
     files: Path | None
+    """File or folder on this machine; None if the target reads `source`, or if the results must be copied first."""
     source: str
+    """Address that the target reads: of a claim or an object store; empty for none."""
     run_id: str
     name: str
     code: Path | None
@@ -74,11 +76,11 @@ class _Model:
 def planned(
     model: str, on: str, asked: DeploymentRequest, context: Context, *, code: ModelCode | None = None
 ) -> Iterator[tuple[Deployments, DeploymentPlan, KnownDeployment]]:
-    """Yields the deployments of the target `on` and the plan of a new one; nothing was created yet.
+    """Yields the deployments of the target `on`, the plan of a new deployment, and its record; creates nothing.
 
-    `model` is a file or folder, or a run. Its files are gathered in a folder, which is removed at the end and replaces
-    `asked.model`; name, source, run and interpreter are added to `asked`, where they are empty. Raises NoSuchRun,
-    UsageError, EngineError, OSError.
+    `model` is a file, a folder, or a run. Its files are gathered in a folder, which replaces `asked.model` and is
+    removed at the end of the block. `source`, `run_id` and `python` of `asked` are set; `name` and `image` only if they
+    are empty. Raises NoSuchRun, UsageError, EngineError, OSError.
     """
     with context.store() as store:
         deployments = deployments_of(on, store, context)
@@ -124,14 +126,14 @@ def planned(
 def deploy(
     deployments: Deployments, plan: DeploymentPlan, known: KnownDeployment, context: Context, on_progress: OnProgress
 ) -> Deployment:
-    """Creates a planned deployment and waits until it is ready; a failed one leaves nothing. Raises UsageError,
+    """Creates a planned deployment and waits until it is ready. See `Deployments.deploy` for failures. Raises UsageError,
     EngineError.
     """
     before = read_known(context.home, known.target, known.name)
     if before is not None and (other := elsewhere(before, known.place)):
         raise UsageError(f"{known.name} was {other}", FORGET.format(known.name))
     try:
-        # A killed command must leave a name that `windlass services` asks the target about.
+        # The record is written first: if this process is killed, `windlass services` still asks the target.
         with creating(context.home, known):
             try:
                 found = deployments.deploy(plan, on_progress, _credentials(deployments, plan, context))
@@ -186,7 +188,7 @@ def has_deployments(on: str, context: Context) -> bool:
 
 
 def _function(text: str, context: Context) -> tuple[Path, str] | None:
-    """Splits `FILE:NAME` into the path of the file, and its name in the folder of the model. Raises UsageError."""
+    """Returns the path of the file in `FILE:NAME`, and `FILE:NAME` with the bare file name. Raises UsageError."""
     if not text:
         return None
     file, _, name = text.rpartition(":")
@@ -197,7 +199,7 @@ def _function(text: str, context: Context) -> tuple[Path, str] | None:
 
 
 def _find_model(model: str, on: str, deployments: Deployments, store: Store, context: Context) -> _Model:
-    """Finds the files of a model for a target. A path of this machine is one; any other text names a run."""
+    """Finds the files of a model for a target. `model` is an existing path on this machine, or else a run."""
     if not model:
         raise UsageError("the name of the model is empty", "name a file, a folder or a run; `.` is this folder")
     path = Path(context.cwd / os.path.expanduser(model))
@@ -231,7 +233,7 @@ def _find_model(model: str, on: str, deployments: Deployments, store: Store, con
 
 
 def _stage(found: _Model, code: Path | None, staged: Path, store: Store, *, is_function: bool) -> None:
-    """Gathers files and functions of a model in `staged`; copies the results of a run from where they are."""
+    """Gathers files and functions of a model in `staged`. Results of a run that are elsewhere are copied first."""
     files = found.files
     if files is None and not found.source:
         from windlass.actions.exec_copy import copied
@@ -251,7 +253,7 @@ def _new_staging(folder: Path) -> Path:
 
 
 def _valid_name(name: str) -> str:
-    """Returns the name of a deployment in small letters. Raises UsageError for a name that no target could use."""
+    """Converts a name to lower-case letters, digits and hyphens. Raises UsageError if the result is not valid."""
     found = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if not re.fullmatch(NAME_PATTERN, found):
         raise UsageError(
@@ -270,7 +272,7 @@ def _labels_in(folder: Path) -> tuple[str, ...]:
 
 
 def labels_of(path: Path) -> tuple[str, ...]:
-    """Reads the names of classes. Raises UsageError for a file of another form."""
+    """Reads the names of classes from a file. Raises UsageError for any other content."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
@@ -286,7 +288,9 @@ def labels_of(path: Path) -> tuple[str, ...]:
 
 
 def undeploy(name: str, on: str, context: Context, on_progress: OnProgress) -> ClosedService:
-    """Removes a deployment and waits until nothing of it is left. Raises UsageError, EngineError with what is left."""
+    """Removes a deployment and waits until all of its objects are gone. Raises UsageError, and EngineError with the
+    objects that are left.
+    """
     removed: tuple[str, ...] = ()
     with context.store() as store:
         deployments = deployments_of(on, store, context)
@@ -311,7 +315,7 @@ def undeploy(name: str, on: str, context: Context, on_progress: OnProgress) -> C
 def invoke(
     name: str, body: bytes, content_type: str, on: str, context: Context, *, accept: str, timeout: float
 ) -> Invocation:
-    """Sends one request to a deployed model and returns its answer with the names of the predicted classes, where this
+    """Sends one request to a deployed model. Returns its answer with the names of the predicted classes, if this
     machine knows them. Raises UsageError, EngineError.
     """
     for option, value in (("--content-type", content_type), ("--accept", accept)):

@@ -1,4 +1,4 @@
-"""Program beside TensorBoard: keeps a folder in step with the event files and metrics of runs and object stores."""
+"""Program that runs beside TensorBoard: copies new event files and metrics of runs and object stores to one folder."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def _copy_from(address: str, folder: Path) -> bool:
 
 
 def copy_event_files(store: ObjectStore, prefix: str, folder: Path) -> bool:
-    """Copies new bytes of the event files below a prefix to a folder. Returns whether there are any.
+    """Copies new bytes of the event files below a prefix to a folder. Returns whether the prefix has any event file.
 
-    Event files only grow, so that a longer object is read from the end of the copy on. Raises StoreError, OSError.
+    Event files only grow, so a longer object is read from the end of its copy on. Raises StoreError, OSError.
     """
     start, is_any = f"{prefix}/" if prefix else "", False
     for one in store.listed(start):
@@ -118,8 +118,8 @@ def copy_event_files(store: ObjectStore, prefix: str, folder: Path) -> bool:
 
 
 def main(words: Sequence[str], context: Context) -> None:
-    """Updates the folder `words[0]`, below that of the service, from the sources `words[1:]`, until the process that
-    started this one ends.
+    """Updates the folder `words[0]` in the service's folder from the sources `words[1:]`, until the parent process
+    ends.
     """
     copies, parent = EventFileCopies(Path(os.environ[SERVICE_DIR], words[0]), words[1:]), os.getppid()
     while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""Deployments on this machine: each is a run, whose program is the model server, ended by the run's time limit."""
+"""Deployments on this machine. Each is a run of the model server, and ends by the run's time limit."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 DIGEST: Final = "digest"
 """File with the digest of the request of a deployment."""
 SERVER: Final = "server.zip"
-"""File in the folder of a service with the model server and the packages that it imports."""
+"""Zip file with the model server and its dependencies, in the folder of a service."""
 LAST_LINES: Final = 5
 """Number of lines of the server's log in the message about a failed deployment."""
 READY_SECONDS: Final = 600.0
-"""Maximum time from the start of a server until its model is loaded."""
+"""Maximum seconds to wait until the model is loaded."""
 POLL_SECONDS: Final = 0.2
 DEFAULTS: Final = DeploymentRequest("", Path(), None, "")
 PHASES: Final = {
@@ -136,7 +136,9 @@ class LocalDeployments(Deployments):
         return self._send(found, "POST", "/invocations", body, headers, timeout=timeout)
 
     def _command(self, request: DeploymentRequest, folder: Path) -> str:
-        """Returns the command line of the server. Only the shell of the run knows the folder of its credentials."""
+        """Returns the command line of the server. A shell expands the folder of the credentials, which is known only in
+        the run.
+        """
         python = find_python(request.python or None, self._context.cwd, self._context.environ)
         words = [str(python), "-m", "windlass.serving", str(folder), "--port", "0", "--workers", str(request.replicas)]
         files = {
@@ -171,7 +173,7 @@ class LocalDeployments(Deployments):
         folder = folder_of(self._context.home, self._target, request.name) / MODEL
         shutil.rmtree(folder, ignore_errors=True)
         self._digest_file(request.name).write_text(_digest(request))
-        # A copy: a later training may write into the files of the model, to which the request has hard links.
+        # Copied, because the files of the request may be hard links to files that a later training overwrites.
         shutil.copytree(request.model, folder)
         _engine, run_id = services.start_service(
             ServiceRequest(

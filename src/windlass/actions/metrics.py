@@ -96,7 +96,7 @@ def _later(one: Series, after: float) -> Series:
 
 
 def compare(runs: Iterable[tuple[Engine, str]], now: float) -> Comparison:
-    """Compares runs at `now` (Unix seconds): metrics, and in what their settings, code, data and environment differ.
+    """Compares runs at `now` (Unix seconds): their metrics, and differences in settings, code, data and environment.
 
     Raises NoSuchRun, UsageError for more than `MAX_RUNS` runs, EngineError, OSError.
     """
@@ -110,7 +110,8 @@ def series_to_plot(
 ) -> tuple[list[PlottedSeries], list[str]]:
     """Returns the series of a metric, or of all metrics that match a pattern, and the runs that have none.
 
-    Raises as `select_series`, a UsageError only if no run has the metric; UsageError for more than `MAX_RUNS` runs.
+    Raises the errors of `select_series`, except that UsageError means that no run has the metric, or that there are
+    more than `MAX_RUNS` runs.
     """
     runs = list(runs)
     require_few(runs)

@@ -35,9 +35,9 @@ def forward_port(
     """Listens on `host` and the first of `local_ports` that is free, and passes every connection on to `port` of a
     rank, until the run ends.
 
-    After a restart, new connections reach the rank's new process. `on_ready` receives what is forwarded, and
-    `on_failure`, in another thread, why one connection failed. Raises UsageError for a run that has ended, EngineError
-    for one that has not started or that ends meanwhile, NoSuchRun.
+    After a restart, new connections reach the rank's new process. `on_ready` is called with the forwarded port, and
+    `on_failure`, in another thread, with the error of a connection that failed. Raises NoSuchRun, UsageError for a run
+    that has ended, EngineError for a run that has not started or that ends meanwhile.
     """
     engine, run_id = runs.find(run, store, on, process.here())
     status = engine.status(run_id)

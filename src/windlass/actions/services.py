@@ -54,7 +54,7 @@ def plan_service(request: ServiceRequest, on: str, context: Context) -> Plan:
     now = context.now()
     ends_at = None if request.seconds is None else now + request.seconds
     credentials = new_credentials(made.run_id, now, ends_at)
-    # the code is a part of Windlass, so that its commit says nothing about the service
+    # The code is part of Windlass, so its commit says nothing about the service.
     return replace(made, revision=None, service_files={**request.files, **credentials.files()})
 
 
@@ -69,7 +69,7 @@ def start_service(request: ServiceRequest, on: str, store: Store, context: Conte
 
 
 def service(engine: Engine, run_id: str, now: float) -> Service:
-    """Returns the state of a service at `now` (Unix seconds). Raises NoSuchRun, UsageError for another run."""
+    """Returns the state of a service at `now` (Unix seconds). Raises NoSuchRun, UsageError if the run is no service."""
     state = engine.state(run_id, now)
     if not is_service(state.status):
         raise UsageError(f"{run_id} is a run, and no service", "windlass services lists all services")
@@ -77,8 +77,8 @@ def service(engine: Engine, run_id: str, now: float) -> Service:
 
 
 def list_services(store: Store, context: Context, on: str | None = None) -> ServiceList:
-    """Lists services of all targets, or of the target `on`: those started on this machine, and in clusters also those
-    of other machines. Targets are asked in parallel; those that do not answer are reported, not left out.
+    """Lists the services of all targets, or of the target `on`: those that this machine started, and those in clusters
+    that other machines started. Targets are asked in parallel; `unanswered` names those that do not answer.
     """
     own = [one for one in runs.states(_unfinished(store), store, context.now()) if not one.status.phase.is_terminal]
     found = {one.status.id: _service(one, store) for one in own if on in (None, one.status.target)}
@@ -136,7 +136,7 @@ def engine_of(found: Service, store: Store, context: Context) -> tuple[Engine, s
 
 
 def _service(state: RunState, store: Store) -> Service:
-    """Returns the service of a marked run, with its price if this machine has the run's plan."""
+    """Converts a run with the label of services. The price is known if this machine has the run's plan."""
     from windlass.engines.kubernetes.objects.layout import SERVICE_PORT
     from windlass.runs.phase import Phase
 

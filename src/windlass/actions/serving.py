@@ -1,4 +1,4 @@
-"""The command line of the model server for a model on this machine, or for the results of a run."""
+"""Builds the command line of the model server, for a model on this machine or the results of a run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
 
 FOLDER: Final = "serving"
-"""Folder in the home with the model server for other interpreters."""
+"""Folder in the home with the zip file of the model server, for interpreters other than that of Windlass."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A process that serves a model."""
+    """Command line and environment of a process that serves a model."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
 
 
 def of_folder(model: Path, options: Sequence[str]) -> ServeCommand:
-    """Returns the server of a folder or file, run by the active interpreter. Raises MissingExtra."""
+    """Returns the command that serves a folder or file with the active interpreter. Raises MissingExtra."""
     python = find_python(None, Path.cwd(), os.environ)
     return _command(python, model, options, os.environ.get("PYTHONPATH", ""))
 
 
 def of_run(engine: Engine, run_id: str, options: Sequence[str]) -> ServeCommand:
-    """Returns the server of a run's results, run by the interpreter of its script if the run was on this machine.
+    """Returns the command that serves the results of a run; with the script's interpreter, if the run was here.
 
     Raises NoSuchRun, UsageError, EngineError, MissingExtra.
     """
@@ -56,7 +56,9 @@ def of_run(engine: Engine, run_id: str, options: Sequence[str]) -> ServeCommand:
 
 
 def _in_code(option: str, plan: Plan) -> str:
-    """Returns `--code=FILE` and `--function=FILE:NAME` with the path of a file of the run's code."""
+    """Resolves FILE in `--code=FILE` and `--function=FILE:NAME` in the run's code folder, if it is not in the working
+    folder. Other options are returned unchanged.
+    """
     name, _, value = option.partition("=")
     if name not in ("--code", "--function") or (Path.cwd() / value.partition(":")[0]).is_file():
         return option
@@ -76,7 +78,7 @@ def _command(python: Path, model: Path, options: Sequence[str], path: str) -> Se
 
 
 def _archive() -> Path:
-    """Writes the archive of the model server to the home, once for each content."""
+    """Writes the zip file of the model server to the home, unless the same content exists there. Returns its path."""
     from windlass.runs.context import here
     from windlass.serving.pack import archive
 
