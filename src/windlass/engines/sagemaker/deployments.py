@@ -1,4 +1,4 @@
-"""Deploys models to SageMaker endpoints that end by themselves, lists them, and removes all that belongs to them."""
+"""Deploys models to SageMaker endpoints that end by themselves, lists them, and removes all of their objects."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class EndpointFailed(EngineError):
 
 
 class SageMakerDeployments(Deployments):
-    """Deployments of one target."""
+    """Deployments of one target of kind sagemaker."""
 
     serves_in_run_images: ClassVar[bool] = False
 
     def __init__(self, target: SageMakerTarget, home: Path, hosting: Hosting | None = None, clock: Clock | None = None):
-        """`home` is the folder of this user's records."""
+        """`home` is the folder of this user's records; `hosting` and `clock` default to AWS and the system clock."""
         self._access = EndpointAccess(target, home, hosting, clock or Clock())
         self._objects = EndpointObjects(self._access)
         self._list = EndpointList(self._access, self._objects)
@@ -115,7 +115,7 @@ class SageMakerDeployments(Deployments):
         return made, image
 
     def _refusals(self, request: DeploymentRequest) -> Iterator[tuple[str, str]]:
-        """Yields reasons why SageMaker cannot carry out a request, with what to do."""
+        """Yields reasons why SageMaker cannot fulfil a request, each with a hint."""
         name = self._access.target.name
         if request.source:
             yield "SageMaker reads a model and its code from one archive", "copy the model to this machine first"
@@ -174,7 +174,9 @@ class SageMakerDeployments(Deployments):
     def deploy(
         self, plan: DeploymentPlan, on_progress: OnProgress, credentials: Mapping[str, bytes] | None = None
     ) -> Deployment:
-        """Deploys as `Deployments.deploy`; credentials are not used, because AWS has its own."""
+        """Deploys as `Deployments.deploy`. `credentials` are ignored: requests to endpoints are signed with those of
+        AWS.
+        """
         made, _ = self._requests(plan.request)
         if (*made.schedules, made.model, made.config, made.endpoint) != plan.objects:
             raise UsageError("the model or the target has changed since the plan", "plan the deployment again")
@@ -321,7 +323,7 @@ class SageMakerDeployments(Deployments):
         return EndpointFailed(f"{message}{said}", hint)
 
     def _hint(self, message: str) -> str:
-        """Returns what to do about a refused request."""
+        """Returns the hint for a refused request."""
         check = f"windlass check --on {self._access.target.name} --role prints the policies"
         for words, hint in (
             ("Schedule", f"{check}; or nothing ends the deployment: --keep"),
@@ -344,7 +346,7 @@ class SageMakerDeployments(Deployments):
         )
 
     def _log_lines(self, endpoint: str) -> builtins.list[str] | None:
-        """Returns the last log lines of an endpoint; None without a log group, and if the login may not read it."""
+        """Returns the last log lines of an endpoint; None if it has no log group or the login may not read it."""
         with contextlib.suppress(EngineError):
             return self._access.hosting.log_lines(endpoint)
         return None

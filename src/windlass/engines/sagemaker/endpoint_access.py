@@ -1,4 +1,4 @@
-"""What all parts of a target's deployments need: its account, its store, its roles, and calls that are repeated."""
+"""Access to a target that all modules of SageMaker deployments share: client, roles, prices, and repeated calls."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from windlass.spec.targets import SageMakerTarget
 T = TypeVar("T")
 
 FIRST_POLL_SECONDS, POLL_SECONDS = 1.0, 10.0
-"""Seconds between two polls at first, and in the end."""
+"""Shortest pause between two polls, at first, and longest pause, in seconds."""
 ANSWER_SECONDS: Final = 60.0
-"""Maximum seconds in which a call without an answer is repeated."""
+"""Maximum seconds for which an unanswered call is repeated."""
 
 
 class EndpointAccess:
-    """A target as this process reaches it. The roles and the client are determined when first needed, because that may
-    ask AWS.
-    """
+    """Access of this process to one target. Roles and client are created on first use, because this may call AWS."""
 
     def __init__(self, target: SageMakerTarget, home: Path, hosting: Hosting | None, clock: Clock) -> None:
         """`home` is the folder of this user's records; without `hosting`, a client for the target's account is
@@ -34,33 +32,35 @@ class EndpointAccess:
 
     @functools.cached_property
     def role(self) -> str:
-        """ARN of the role with which models run. Raises EngineError."""
+        """ARN of the role that endpoints assume. Raises EngineError."""
         return role_arn(self.target.role, self.target.region)
 
     @functools.cached_property
     def schedule_role(self) -> str:
-        """ARN of the role with which EventBridge Scheduler deletes deployments; empty if the target names none. Raises
-        EngineError.
+        """ARN of the role with which EventBridge Scheduler deletes deployments; empty if the target does not have one.
+        Raises EngineError.
         """
         role = self.target.schedule_role
         return "" if role is None else role_arn(role, self.target.region)
 
     @functools.cached_property
     def hosting(self) -> Hosting:
-        """The client. Raises EngineError."""
+        """Client for the target's account. Raises EngineError."""
         return self._given or Hosting(self.target.region, self.role.split(":")[4])
 
     def price(self, instance: str, replicas: int) -> float | None:
-        """Returns the price of instances per hour; None if the target names none."""
+        """Returns the price of instances per hour in the currency of the target; None if the target has no price."""
         price = self.target.prices.get(instance)
         return None if price is None else price * replicas
 
     def pause(self, waited: float) -> None:
-        """Waits until the next poll, `waited` seconds after the first one."""
+        """Pauses before the next poll. The pause grows with `waited`, the seconds since the first poll."""
         self.clock.wait(min(POLL_SECONDS, FIRST_POLL_SECONDS + waited / 10))
 
     def answered(self, call: Callable[[], T]) -> T:
-        """Repeats a call until AWS answers; names make each call safe to repeat. Raises Refused, Unavailable."""
+        """Repeats a call until AWS answers, for at most ANSWER_SECONDS. Each call may be repeated, because objects have
+        fixed names. Raises Refused, Unavailable.
+        """
         until = self.clock.time() + ANSWER_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Lists the deployments of an account on SageMaker, of all machines, with their ends and their last requests."""
+"""Lists the deployments of an account on SageMaker, whichever machine created them, with end and last request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EndpointList:
         self._access, self._objects = access, own_objects
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Returns all deployments, those without an endpoint included. Raises EngineError if AWS does not answer."""
+        """Returns all deployments, including those without an endpoint. Raises EngineError if AWS does not answer."""
         access = self._access
         parts = [PART_NAME.fullmatch(name) for kind in (CONFIG, MODEL) for name in access.hosting.names(kind)]
         own = {
@@ -99,7 +99,7 @@ class EndpointList:
         )
 
     def _leftover(self, name: str, left: Sequence[FoundObject]) -> Deployment:
-        """Returns a deployment without an endpoint, of which other objects are left."""
+        """Returns a deployment that has no endpoint, from its other objects `left`."""
         first = next((one for one in left if one.kind is not None), None)
         found = None if first is None or first.kind is None else self._access.hosting.describe(first.kind, first.name)
         arn = "" if found is None else str(found.get("EndpointConfigArn") or found.get("ModelArn"))
@@ -120,7 +120,9 @@ class EndpointList:
         )
 
     def _with_requests(self, found: dict[str, Deployment]) -> Iterator[Deployment]:
-        """Yields the deployments with the time of their last requests, or of their creation, if CloudWatch answers."""
+        """Yields the deployments with the time of their last request, or of their creation if there was none. The time
+        is unknown if CloudWatch does not answer.
+        """
         serving = [endpoint_name(name) for name, one in found.items() if one.phase is DeploymentPhase.READY]
         last: dict[str, float] = {}
         with contextlib.suppress(EngineError):

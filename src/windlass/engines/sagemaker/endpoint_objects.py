@@ -1,4 +1,4 @@
-"""The objects of deployments on SageMaker that exist: finds all that belong to one, and removes them without a rest."""
+"""Finds all existing objects of a deployment on SageMaker, and removes them completely."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ARCHIVE_FOLDER: Final = re.compile(rf"/deployments/(?P<name>[^/]+)/(?P<digest>{D
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """An object of a deployment that exists."""
+    """An existing object of a deployment."""
 
     word: str
     """Kind of the object for messages."""
@@ -65,7 +65,7 @@ class EndpointObjects:
         self._access = access
 
     def found(self, deployment: str, digest: str = "") -> list[FoundObject]:
-        """Returns the objects of a deployment that exist; with a `digest`, only those of that request."""
+        """Returns the existing objects of a deployment; with a `digest`, only those of that request."""
         found: list[FoundObject] = []
         named_archives: set[str] = set()
         endpoint = self._access.hosting.describe(ENDPOINT, endpoint_name(deployment))
@@ -170,7 +170,9 @@ class EndpointObjects:
             raise refused
 
     def _hand_over(self, deployment: str, left: Sequence[FoundObject]) -> str:
-        """Has EventBridge Scheduler delete an endpoint from now on, and returns how the rest of a deployment ends."""
+        """Schedules the deletion of an endpoint by EventBridge Scheduler, which repeats it. Returns a hint on how the
+        rest of the deployment ends.
+        """
         again = f"repeat later: windlass undeploy {deployment} --on {self._access.target.name}"
         digest = next((one.digest for one in left if one.kind is ENDPOINT), "")
         if not digest or not self._access.target.schedule_role:

@@ -19,7 +19,7 @@ from windlass.spec.targets import SageMakerTarget
 
 Body = Mapping[str, Any]
 PREFIX: Final = "windlass-"
-"""Begin of the names of all objects of deployments."""
+"""Prefix of the names of all objects of deployments."""
 DIGEST: Final = r"[0-9a-f]{12}"
 DIGEST_DIGITS: Final = 12
 PART_NAME: Final = re.compile(rf"{PREFIX}(?P<name>{NAME_PATTERN})-(?P<digest>{DIGEST})")
@@ -219,7 +219,7 @@ def _variant(request: DeploymentRequest) -> dict[str, Any]:
 
 
 def _environment(target: SageMakerTarget) -> dict[str, str]:
-    """Returns the variables by which AWS's inference images find the code in the archive, and those of the target."""
+    """Returns the variables that tell AWS's inference images where the code is, and the variables of the target."""
     return {
         "SAGEMAKER_PROGRAM": "inference.py",
         "SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/model/code",

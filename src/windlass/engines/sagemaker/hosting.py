@@ -19,7 +19,7 @@ from windlass.engines.sagemaker.service import VALIDATION, NotLoggedIn, Refused
 T = TypeVar("T")
 
 LOG_GROUP: Final = "/aws/sagemaker/Endpoints/"
-"""Begin of the names of log groups; each endpoint has one of its own."""
+"""Prefix of the names of log groups. Each endpoint has its own group."""
 NAMESPACE: Final = "AWS/SageMaker"
 LOG_LINES: Final = 100
 METRIC_SECONDS: Final = 300
@@ -53,7 +53,7 @@ MODEL: Final = Kind("model", "model", "ModelName")
 class Hosting:
     """Objects of deployments in one account and region. Methods raise Refused, Unavailable and NotLoggedIn.
 
-    Only an answer of AWS that an object does not exist counts as its absence.
+    An object counts as missing only if AWS reports that it does not exist, not after other errors.
     """
 
     def __init__(self, region: str, account: str = "", *, config: Config = RETRIES) -> None:
@@ -90,7 +90,9 @@ class Hosting:
         return _or_none(describe)
 
     def create(self, kind: Kind, body: Body) -> None:
-        """Creates an object. One of the same name is left as it is: names contain the digest of the request."""
+        """Creates an object. An existing object with the same name is kept: names of models and configurations contain
+        the digest of the request, and the caller compares the configuration of an endpoint.
+        """
         try:
             checked_call(lambda: self._call(kind, "create")(**body))
         except Refused as error:
@@ -102,7 +104,7 @@ class Hosting:
         _or_none(lambda: self._call(kind, "delete")(**{kind.field: name}))
 
     def names(self, kind: Kind, contains: str = PREFIX) -> list[str]:
-        """Returns the names of the objects that contain a text."""
+        """Returns the names of the objects of a kind whose names contain a text."""
         pages = self._sagemaker.get_paginator(f"list_{kind.operation}s").paginate(NameContains=contains)
         return checked_call(lambda: [str(one[kind.field]) for page in pages for one in page[kind.results]])
 
@@ -132,12 +134,12 @@ class Hosting:
         return _or_none(get)
 
     def schedules(self, begin: str = PREFIX) -> list[str]:
-        """Returns the names of the schedules that begin with a text."""
+        """Returns the names of the schedules whose names begin with a text."""
         pages = self._scheduler.get_paginator("list_schedules").paginate(NamePrefix=begin)
         return checked_call(lambda: [str(one["Name"]) for page in pages for one in page["Schedules"]])
 
     def create_schedule(self, body: Body) -> bool:
-        """Creates a schedule; returns False if there is one of the same name, which is left as it is."""
+        """Creates a schedule. Returns False if one with the same name exists, which is kept unchanged."""
         try:
             checked_call(lambda: self._scheduler.create_schedule(**body))
         except Refused as error:
@@ -157,8 +159,8 @@ class Hosting:
     # -- requests and logs --------------------------------------------------------------------------------------------
 
     def last_requests(self, endpoints: Iterable[str], now: float) -> dict[str, float]:
-        """Returns the time of the last request of each endpoint in Unix seconds, to five minutes; for one without a
-        request in two weeks, the begin of these weeks.
+        """Returns the time of the last request of each endpoint in Unix seconds, with a resolution of five minutes. For
+        an endpoint without a request in the last two weeks, this is the start of these weeks.
         """
         listed, client, since = list(endpoints), self._client("cloudwatch"), now - METRIC_DAYS * 86_400
         found = dict.fromkeys(listed, since)

@@ -33,7 +33,7 @@ OTHER_ACCOUNTS: Final = (
     "me-",
     "us-gov-",
 )
-"""Beginnings of regions in which another account has AWS's images for PyTorch."""
+"""Prefixes of regions in which another account owns AWS's images for PyTorch."""
 SKLEARN: Final = "sagemaker-scikit-learn:1.2-1-cpu-py3"
 SKLEARN_ACCOUNTS: Final = {
     "ap-northeast-1": "354813040037",
@@ -53,13 +53,14 @@ SKLEARN_ACCOUNTS: Final = {
     "us-west-1": "746614075791",
     "us-west-2": "246618743249",
 }
-"""Account of AWS's images for scikit-learn by region. Source: the list of images in AWS's SageMaker SDK for Python."""
+"""Account that owns AWS's images for scikit-learn, by region. Source: the list in AWS's SageMaker SDK for Python."""
 
 
 def serving_image(requested: str, model: Path, region: str, num_gpus: int, *, is_in_vpc: bool) -> str:
-    """Returns the image that serves a model: the requested one, or AWS's for the framework that the code imports.
+    """Returns the image that serves a model: the requested image, or AWS's image for the framework that the code
+    imports.
 
-    Raises UsageError for an image that cannot serve the model, and if no default is known.
+    Raises UsageError for an image that cannot serve the model, or if no default is known.
     """
     image = requested or _default(model / HANDLER, region, num_gpus)
     found = IMAGE.fullmatch(image)
