@@ -1,6 +1,6 @@
 """Builds the objects of a deployment of a model. Pure: the same request gives the same bytes.
 
-Job NAME                     the owner: its deadline ends the deployment, and it runs no pod
+Job NAME                     the owner: runs no pod; its deadline ends the deployment
 ├── Secret NAME              certificate, key and token of the server
 ├── ConfigMap NAME-server    the server
 ├── ConfigMap NAME-transfer  the program that fetches the model, if it is in an object store
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 PORT: Final = 8443
 START_SECONDS: Final = 900
-"""Seconds that the pods of a deployment may take to become ready."""
+"""Maximum seconds until the pods of a deployment are ready."""
 GRACE_SECONDS: Final = 30
 LEAVE_SECONDS: Final = 3
-"""Seconds for which a pod that ends still answers, until the cluster sends it no more requests."""
+"""Seconds for which a terminating pod still answers, until the cluster has stopped sending it requests."""
 SERVER: Final = f"{layout.ROOT}/server"
 SERVER_FILE: Final = "server.zip"
 CREDENTIALS: Final = f"{layout.ROOT}/credentials"
@@ -59,7 +59,7 @@ MODEL: Final = f"{layout.ROOT}/model"
 SOURCE: Final = f"{layout.ROOT}/source"
 FETCHED: Final = f"{SOURCE}/model"
 DIGEST_ANNOTATION: Final = "windlass.dev/deployment-digest"
-"""Annotation of the owner: digest of the request, by which a repeated request is recognized."""
+"""Annotation of the owner: digest of the request, which identifies a repeated request."""
 OBJECTS_ANNOTATION: Final = "windlass.dev/deployment-objects"
 """Annotation of the owner with `KIND/NAME` of each object that it owns, separated by commas."""
 OWNER_ANNOTATION: Final = "windlass.dev/owner"
@@ -68,11 +68,12 @@ APPS: Final = "apps/v1"
 AUTOSCALING: Final = "autoscaling/v2"
 KSERVE: Final = "serving.kserve.io/v1beta1"
 KSERVE_CONTAINER: Final = "kserve-container"
-"""Name that KServe requires for the container of a predictor with a server of its own."""
+"""Name that KServe requires for the container of a predictor with a custom server."""
 KSERVE_MODE: Final = {"serving.kserve.io/deploymentMode": "RawDeployment"}
-"""Annotation for an InferenceService of plain Deployments; KServe 0.16 calls this mode `Standard`, and knows both."""
+"""Annotation that makes KServe use a plain Deployment. KServe 0.16 calls this mode `Standard`, and accepts both
+names."""
 CPU_PERCENT: Final = 80
-"""Average use of the requested CPU from which the autoscaler adds replicas."""
+"""Average use of the requested CPU, in percent, above which the autoscaler adds replicas."""
 WORKLOADS: Final = ("Deployment", "InferenceService")
 """Kinds of objects whose controllers make the pods."""
 OWNED: Final = {
@@ -94,13 +95,13 @@ class ModelFiles:
     """How the files of a model reach the pods of its deployment."""
 
     num_pieces: int = 0
-    """Number of ConfigMaps with the folder of the request; 0 if they have none of it."""
+    """Number of ConfigMaps that contain the folder of the request; 0 if the folder is not in ConfigMaps."""
     claim: str = ""
     """Claim that the pods mount; empty for none."""
     path: str = ""
     """Path of the model in the claim, or its address in an object store; empty if all files are in ConfigMaps."""
     made_bytes: int = 0
-    """Size in bytes of the claim, if it is made for the deployment; 0 for a claim that exists."""
+    """Size in bytes of a claim that is created for the deployment; 0 for an existing claim, or without one."""
     storage_class: str | None = None
 
     @property
@@ -113,7 +114,8 @@ def owner_job(shape: Shape, asked: DeploymentRequest, digest: str, owned: Sequen
     """Returns the Job that owns all other objects; `owned` are their ids, `now` is in Unix seconds. Raises
     PatchRefused.
 
-    A Job without parallelism runs no pod, and its deadline counts all the same, from its creation: nothing restarts it.
+    A Job with `parallelism: 0` runs no pod. Its deadline counts from its creation all the same, and nothing restarts
+    the count.
     """
     pod = sleeping(shape.supervisor_image or shape.image, shape.python, 0)
     made = own_job(shape, None, asked.name, labels(shape, asked), pod, 0)
@@ -156,7 +158,7 @@ def owned_objects(
     yield from (core("ConfigMap", piece_name(name, at), namespace, its) for at in range(files.num_pieces))
     if files.made_bytes:
         claim = shared_claim(files.claim, namespace, its, files.made_bytes, files.storage_class)
-        if max(asked.replicas, asked.max_replicas) == 1:  # Block storage, which one node mounts, is enough.
+        if max(asked.replicas, asked.max_replicas) == 1:  # Block storage, which only one node can mount, is enough.
             claim["spec"]["accessModes"] = ["ReadWriteOnce"]
         yield claim
     if asked.uses_kserve:
@@ -221,7 +223,7 @@ def _deployment(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -> Ma
 
 
 def _inference_service(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -> Manifest:
-    """Returns the InferenceService of KServe whose predictor is the server."""
+    """Returns an InferenceService of KServe whose predictor is Windlass's model server."""
     template = server_template(shape, asked, files)
     [container] = template["spec"]["containers"]
     meta = _meta(shape, asked)
@@ -297,7 +299,7 @@ def _server(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -> Manife
         "name": NODE,
         "image": shape.image,
         "command": command,
-        # Python imports modules from the working directory first, and that of the image may have any.
+        # Python imports modules from the working folder first, and the image's working folder may contain others.
         "workingDir": TMP,
         "env": variables(env),
         "resources": {"requests": {**limits, **shape.pods.requests}, "limits": limits},
@@ -327,7 +329,7 @@ def _probe(path: str, period: int, failures: int) -> Manifest:
 
 
 def _init_containers(shape: Shape, asked: DeploymentRequest, files: ModelFiles) -> Iterator[Manifest]:
-    """Yields the containers that fetch the model, if it is in an object store, and fill the folder of the model."""
+    """Yields the init containers: one fetches a model from an object store, one fills the folder of the model."""
     if files.is_fetched:
         yield {**_fetch(shape, asked, files), "name": "fetch", "securityContext": OWN_PRIVILEGES}
     source = FETCHED if files.is_fetched else f"{SOURCE}/{files.path}" if files.path else ""
@@ -364,7 +366,7 @@ def _source_mounts(files: ModelFiles, fields: Manifest) -> list[Manifest]:
 
 
 def _volumes(asked: DeploymentRequest, files: ModelFiles) -> Iterator[tuple[str, Manifest]]:
-    """Yields name and source of the volumes of a pod."""
+    """Yields the name and the source of each volume of a pod."""
     name = asked.name
     yield "windlass-server", {"configMap": {"name": f"{name}-server"}}
     yield "windlass-credentials", {"secret": {"secretName": name, "defaultMode": 0o440}}

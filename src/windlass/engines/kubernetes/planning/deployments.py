@@ -1,4 +1,4 @@
-"""Plans a deployment of a model: reads what the cluster offers, builds the objects, and tries them as a dry run."""
+"""Plans a deployment of a model: reads the cluster's API groups, builds the objects, and sends them as a dry run."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ MIN_CPUS: Final = 0.001
 """Smallest amount of CPU that Kubernetes knows."""
 PODS: Final = "the pods of the server"
 OF_TRAINING: Final = "sidecar-added"
-"""Code of a note that matters only to pods that end."""
+"""Code of a note that matters only for pods that end."""
 
 
 def shape_of(asked: DeploymentRequest, target: KubernetesTarget, namespace: str) -> Shape:
-    """Returns the shape of a deployment's pods."""
+    """Returns the settings of the target for a deployment's pods, with the requested image."""
     found = target_shape(target, namespace, asked.name)
     return replace(found, image=asked.image) if asked.image else found
 
 
 def request_digest(asked: DeploymentRequest) -> str:
-    """Returns the digest of a request and its files, without what differs in a repeated command: the end time, and the
-    interpreter on this machine. Raises UsageError.
+    """Returns the digest of a request and its files. The end time and the interpreter on this machine are not part of
+    it, because they differ when the command is repeated. Raises UsageError.
     """
     fields = {**asdict(asked), "model": model_digest(asked.model)}
     del fields["ends_at"], fields["python"]
@@ -54,8 +54,8 @@ def request_digest(asked: DeploymentRequest) -> str:
 
 
 def plan_deployment(client: Client, target: KubernetesTarget, asked: DeploymentRequest, now: float) -> DeploymentPlan:
-    """Returns the plan of a deployment. Raises UsageError for what the cluster cannot do, and EngineError for what it
-    refuses.
+    """Returns the plan of a deployment. Raises UsageError for a request that the cluster cannot fulfil, EngineError for
+    objects that it refuses.
     """
     _require_possible(asked)
     files, _ = model_files(asked, target)
@@ -139,7 +139,7 @@ def _pod_notes(
 
 
 def _template(workload: Mapping[str, Any]) -> Manifest:
-    """Returns the pod template of a Deployment, or that of the pods that KServe makes for an InferenceService."""
+    """Returns the pod template of a Deployment, or of the pods that KServe creates for an InferenceService."""
     if workload["kind"] == "Deployment":
         template: Manifest = workload["spec"]["template"]
         return template

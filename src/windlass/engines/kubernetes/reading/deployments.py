@@ -34,7 +34,7 @@ from windlass.engines.kubernetes.reading.claims import NOMINATED, SCALED_UP, new
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 
 LOG_LINES: Final = 10
-"""Last log lines of a failed container in the cause of a failure."""
+"""Maximum number of last log lines of a failed container that a cause contains."""
 UNFINISHED: Final = "not complete: repeat windlass deploy, or remove it with windlass undeploy"
 
 
@@ -48,7 +48,7 @@ class Cause:
     """Last log lines of the failed container."""
     fix: str = ""
     is_final: bool = True
-    """Whether waiting cannot help."""
+    """Whether the deployment fails for this cause without further waiting."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class DeployedObjects:
 
     @property
     def wanted(self) -> int:
-        """Number of replicas that the deployment has at present if all are ready."""
+        """Number of replicas that the workload requests at present. An autoscaler may change it."""
         spec = (self.workload or {}).get("spec", {})
         return int(spec.get("replicas", spec.get("predictor", {}).get("minReplicas", 0)))
 
@@ -88,7 +88,9 @@ class DeployedObjects:
 
     @property
     def owned(self) -> list[Id]:
-        """Ids of the objects that the owner names as its own; any user of the namespace may have written the names."""
+        """Ids of the objects that the owner lists as its own. The list is untrusted, because any user of the namespace
+        may change it: entries of other kinds or names are ignored.
+        """
         notes = (self.owner or {}).get("metadata", {}).get("annotations") or {}
         pairs = (one.partition("/") for one in str(notes.get(OBJECTS_ANNOTATION, "")).split(","))
         is_ours = re.compile(rf"{re.escape(self.name)}(-[a-z0-9-]+)?").fullmatch
@@ -111,7 +113,7 @@ def read(client: Client, name: str = "") -> list[DeployedObjects]:
         api, kind = parts[part]
         list_all = partial(client.find, api, kind, selector)
         objects = items(list_all) if part == "kserve" else list_all()["items"]  # most clusters have no KServe
-        return [{"apiVersion": api, "kind": kind, **one} for one in objects or ()]  # items of lists have neither
+        return [{"apiVersion": api, "kind": kind, **one} for one in objects or ()]  # items of lists lack both fields
 
     with ThreadPoolExecutor(len(parts)) as pool:
         answers = dict(zip(parts, pool.map(ask, parts), strict=True))
@@ -126,8 +128,8 @@ def read(client: Client, name: str = "") -> list[DeployedObjects]:
 
 
 def deployment(seen: DeployedObjects, target: str, ahead: float) -> Deployment:
-    """Returns a deployment as its objects show it; the cluster's clock is `ahead` seconds ahead of this machine's.
-    Pure.
+    """Converts the objects of a deployment to its state. The cluster's clock is `ahead` seconds ahead of this
+    machine's. Pure.
     """
     owner = seen.owner or {"metadata": {}, "spec": {}}
     notes = owner["metadata"].get("annotations") or {}
@@ -152,8 +154,8 @@ def deployment(seen: DeployedObjects, target: str, ahead: float) -> Deployment:
 
 
 def ends(owner: Json, ahead: float) -> float | None:
-    """Returns when the cluster removes the owner, in Unix seconds of this machine; None if it never does, or has not
-    begun to count.
+    """Returns when the cluster removes the owner, in Unix seconds of this machine; None if the owner has no deadline or
+    the deadline has not started.
     """
     begun, seconds = owner.get("status", {}).get("startTime"), owner["spec"].get("activeDeadlineSeconds")
     return None if begun is None or seconds is None else seconds_of(begun, math.inf) + float(seconds) - ahead
@@ -183,7 +185,7 @@ def _phase(seen: DeployedObjects) -> tuple[DeploymentPhase, str]:
 
 
 def first_cause(seen: DeployedObjects) -> Cause | None:
-    """Returns the first cause for which pods are not ready; None if the cluster reports none. Pure."""
+    """Returns the first cause that the cluster reports for pods that are not ready; None if it reports none. Pure."""
     if is_true(seen.workload or {}, "ReplicaFailure"):
         return _explained("FailedCreate", condition(seen.workload or {}, "ReplicaFailure").get("message", ""), "", seen)
     causes = [cause for pod in seen.pods if (cause := _cause_of(pod, seen)) is not None]
@@ -191,7 +193,7 @@ def first_cause(seen: DeployedObjects) -> Cause | None:
 
 
 def is_provisioned(client: Client, seen: DeployedObjects) -> bool:
-    """Returns whether a node autoscaler provisions a node for any of the pods, by its events. Raises EngineError."""
+    """Whether events of a node autoscaler show that it provisions a node for any of the pods. Raises EngineError."""
     events = newest_events(client.find("v1", "Event")["items"], [pod["metadata"]["name"] for pod in seen.pods])
     return any(event["reason"] in (NOMINATED, SCALED_UP) for event in events.values())
 
@@ -217,8 +219,8 @@ def _cause_of(pod: Json, seen: DeployedObjects) -> Cause | None:
 
 
 def _ended(container: str, ended: Mapping[str, Any]) -> Cause:
-    """Returns the cause for a container that has ended with an error; its message has its last log lines, or the result
-    of the program that fetches a model.
+    """Returns the cause for a container that has ended with an error. Its termination message has its last log lines,
+    or the JSON result of the program that fetches a model.
     """
     lines = tuple(line for line in str(ended.get("message") or "").splitlines() if line.strip())[-LOG_LINES:]
     fix = ""

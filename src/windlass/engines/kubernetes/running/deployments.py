@@ -1,7 +1,7 @@
-"""Creates, removes and calls deployments of models: objects that one Job owns, whose deadline ends the deployment.
+"""Creates, removes and calls deployments of models. One Job owns their objects, and its deadline ends the deployment.
 
-Every step can be repeated: a killed command leaves the owner with a part of the objects, which the same command
-completes, `undeploy` removes, and the cluster removes at the deadline.
+Every step can be repeated. A killed command leaves the owner with some of the objects: the same command completes them,
+`undeploy` removes them, and the cluster removes them at the deadline.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 1.0
 REMOVE_SECONDS: Final = 300.0
-"""Seconds that the cluster may take to remove a deployment: a load balancer takes minutes."""
+"""Maximum seconds to wait until the cluster has removed a deployment. A load balancer takes minutes."""
 UNPLACED_SECONDS: Final = 60.0
 """Seconds after which pods without a node fail the deployment, unless a node autoscaler provisions one."""
 NOT_READY: Final = "its /ping does not answer 200: raise load()'s errors, and see kubectl logs"
 METRICS_SECONDS: Final = 2.0
 Manifest = dict[str, Any]
 Dial = Callable[[Client, str, int], PortSocket]
-"""Returns a stream to a port of a pod, by the name of the pod."""
+"""Opens a stream to a port of the pod with this name."""
 
 
 def _archive() -> bytes:
@@ -130,7 +130,7 @@ class KubernetesDeployments(Deployments):
                     kept = f"{asked.name} is kept as far as it is made"
                     on_progress(f"{kept}: repeat the command, or: windlass undeploy {asked.name}")
                     raise
-                if not is_new:  # It may have answered for days, and may recover.
+                if not is_new:  # An existing deployment may have served requests for days, and may recover.
                     kept = f"{asked.name} is kept, since an earlier command made it"
                     raise EngineError(f"{kept}: {error.message}", error.hint) from error
                 on_progress(f"removing {asked.name}, which failed")
@@ -149,7 +149,7 @@ class KubernetesDeployments(Deployments):
                 client.require_namespace()
             answers = at_once({seen.name: partial(self._last_request, client, seen) for seen in every})
             found = [reading.deployment(seen, self._target.name, client.ahead) for seen in every]
-        # An answer may be an error, such as that of a pod which does not answer: then the time is unknown.
+        # If a pod does not answer, its entry is an error, and the time is unknown.
         times = {name: answer for name, answer in answers.items() if isinstance(answer, float)}
         return tuple(replace(one, last_request_at=times.get(one.name)) for one in found)
 
@@ -184,8 +184,8 @@ class KubernetesDeployments(Deployments):
         return found[0]
 
     def _last_request(self, client: Client, seen: DeployedObjects) -> float | None:
-        """Returns the time of the last request, or that of the start of pods without one; None without a ready pod.
-        Raises EngineError if a pod does not answer.
+        """Returns the time of the last request to any pod; a pod without requests counts with its start time. None
+        without a ready pod. Raises EngineError if a pod does not answer.
         """
         if seen.is_ending or not seen.ready_pods:
             return None
@@ -213,7 +213,7 @@ class KubernetesDeployments(Deployments):
         try:
             return send(stream, access, method, path, body=body, headers=headers, timeout=timeout)
         except EngineError as error:
-            if stream.failure is not None:  # The API server or the node knows more than the end of the stream shows.
+            if stream.failure is not None:  # The message of the API server or the node says more than a closed stream.
                 raise stream.failure from error
             raise
 
@@ -231,7 +231,7 @@ def _access(client: Client, name: str) -> ServerAccess:
 
 
 class _Creation:
-    """Creates the objects of one plan, in order; those that exist are kept."""
+    """Creates the objects of one plan, in order. Existing objects of the same deployment are kept."""
 
     def __init__(
         self, client: Client, target: KubernetesTarget, plan: DeploymentPlan, clock: Clock, on_progress: OnProgress
@@ -245,14 +245,14 @@ class _Creation:
         self._say = _Said(on_progress)
 
     def owner(self) -> tuple[Manifest, bool]:
-        """Returns the owner, which is created unless it exists, and whether it is new. Raises UsageError if one of
-        another request exists.
+        """Returns the owner, and whether it is new; creates it if it does not exist. Raises UsageError if a deployment
+        with this name but another request exists.
         """
         planned = self._objects[0]
         digest = planned["metadata"]["annotations"][DIGEST_ANNOTATION]
         if request_digest(self._asked) != digest:
             raise EngineError(f"the files in {self._asked.model} have changed since the plan", "deploy again")
-        if self._asked.ends_at is not None:  # The user may have read the plan for a while.
+        if self._asked.ends_at is not None:  # Time may have passed since the plan was made.
             seconds = max(1, math.ceil(self._asked.ends_at - self._clock.time()))
             planned = {**planned, "spec": {**planned["spec"], "activeDeadlineSeconds": seconds}}
         for found, is_new in self._there(planned):
@@ -286,7 +286,7 @@ class _Creation:
         return any(self._client.get_if_exists(*id_of(one)) for one in self._objects if one["kind"] in WORKLOADS)
 
     def _copy(self, claim: str, path: str) -> None:
-        """Copies the model to its claim, in place of what a killed command has copied."""
+        """Copies the model to its claim, and replaces files that a killed command has copied."""
         self._say(f"copying the model to claim {claim}")
         with claim_files(self._client, self._target, claim) as files:
             again = f"import shutil; shutil.rmtree({path!r}, ignore_errors=True)"
@@ -295,8 +295,9 @@ class _Creation:
             files.put(self._asked.model, path, lambda _: None)
 
     def _there(self, made: Manifest) -> Iterator[tuple[Manifest, bool]]:
-        """Yields an object, and whether it is new, until the caller accepts it: one of an earlier deployment is about
-        to be removed by the cluster. Raises UsageError for an object of another program, EngineError if it stays.
+        """Creates an object unless it exists, and yields it, and whether it is new. A caller that finds an object of an
+        earlier deployment continues the loop, which tries again until the cluster has removed that object. Raises
+        UsageError for an object of another program, EngineError if the earlier object is not removed in time.
         """
         give_up = self._clock.monotonic() + REMOVE_SECONDS
         while self._clock.monotonic() < give_up:
@@ -318,8 +319,8 @@ class _Creation:
         )
 
     def wait_until_ready(self, *, needs_all: bool) -> DeployedObjects:
-        """Returns the objects once all replicas are ready, or any of them unless it `needs_all`. Raises EngineError
-        with the first cause.
+        """Waits until all replicas are ready, or without `needs_all` at least one, and returns the objects. Raises
+        EngineError with the first cause.
         """
         give_up = self._clock.monotonic() + START_SECONDS
         unplaced_since = math.inf
@@ -345,7 +346,9 @@ class _Creation:
             self._clock.wait(LOOK_SECONDS)
 
     def _read(self, *, is_patient: bool) -> DeployedObjects | None:
-        """Returns the objects, or None if the cluster does not answer and the wait goes on. Raises EngineError."""
+        """Returns the objects. Returns None for a passing error of the cluster with `is_patient`; otherwise raises
+        EngineError.
+        """
         try:
             return next(iter(reading.read(self._client, self._name)), DeployedObjects(self._name))
         except (Refused, Unreachable) as error:
@@ -361,7 +364,7 @@ def _failed(cause: Cause) -> EngineError:
 
 
 class _Said:
-    """Reports progress, and no sentence twice in a row."""
+    """Reports progress, without repeating the last sentence."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
@@ -374,8 +377,8 @@ class _Said:
 
 
 def _removed(client: Client, seen: DeployedObjects, clock: Clock, on_progress: OnProgress) -> tuple[str, ...]:
-    """Deletes the owner, waits until all that it owns is gone, and returns the names of what was removed. Raises
-    EngineError with what is left.
+    """Deletes the owner, waits until all of its objects are gone, and returns the names of the removed objects. Raises
+    EngineError with the objects that are left.
     """
     say = _Said(on_progress)
     known = seen.ids
@@ -394,7 +397,9 @@ def _removed(client: Client, seen: DeployedObjects, clock: Clock, on_progress: O
 
 
 def _left(client: Client, name: str, known: Sequence[Id]) -> Iterator[str]:
-    """Yields which of these objects, and which pods, still exist; objects of others with the same names are none."""
+    """Yields those of the objects, and the pods, that still exist. Objects of other programs with the same names are
+    ignored.
+    """
     for api, kind, its in known:
         found = client.get_if_exists(api, kind, its)
         if found is not None and manifests.deployment_of(found) == name:
