@@ -126,8 +126,9 @@ def planned(
 def deploy(
     deployments: Deployments, plan: DeploymentPlan, known: KnownDeployment, context: Context, on_progress: OnProgress
 ) -> Deployment:
-    """Creates a planned deployment and waits until it is ready. See `Deployments.deploy` for failures. Raises UsageError,
-    EngineError.
+    """Creates a planned deployment and waits until it is ready. Failures are handled as in `Deployments.deploy`.
+
+    Raises UsageError, EngineError.
     """
     before = read_known(context.home, known.target, known.name)
     if before is not None and (other := elsewhere(before, known.place)):

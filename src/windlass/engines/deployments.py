@@ -184,7 +184,8 @@ class Deployments:
         `credentials` are the files `tls.crt`, `tls.key` and `token` of a server that listens in a cluster. No plan has
         them.
 
-        If the deployment fails, everything that was created for it is removed, and EngineError has the first cause.
+        If the deployment fails, the objects that this call created are removed, and EngineError has the first cause. In
+        a cluster, a deployment of an earlier call is kept, and so is one whose cluster does not answer.
         """
         raise NotImplementedError
 
