@@ -142,6 +142,7 @@ def test_doctor_exits_with_1_if_no_run_could_be_recorded(windlass: Call, monkeyp
     assert all(check["fix"] for check in failed.values())
 
 
+@pytest.mark.slow
 def test_doctor_refuses_a_record_of_another_version(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("old").mkdir()
     monkeypatch.setenv("WINDLASS_HOME", "old")

@@ -236,6 +236,7 @@ def test_git_is_not_needed() -> None:
     assert shutil.which("git", path="") is None  # precondition of the tests without PATH
 
 
+@pytest.mark.slow
 def test_too_deeply_nested_folders_are_refused_with_a_message(tmp_path: Path) -> None:
     with deep_tree(tmp_path), pytest.raises(UsageError, match="nested too deeply"):
         select(tmp_path, {})

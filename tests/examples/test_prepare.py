@@ -323,6 +323,7 @@ def words(example: str, host: FileHost) -> list[str]:
     return ["--url", f"{host.address}/{first}"] if example in (S2, S3) else ["--mirror", host.address]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ARCHIVES)
 def test_a_set_is_downloaded_once_and_copied_where_it_is_asked_for(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

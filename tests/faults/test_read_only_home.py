@@ -19,6 +19,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_run_in_a_home_that_cannot_be_written_is_shown_and_explained(machine: Machine) -> None:
     machine.write("train.py", FAILS)
     assert machine.windlass("run", "--set", f"python={sys.executable}", "train.py").returncode == 100

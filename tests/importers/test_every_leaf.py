@@ -141,15 +141,8 @@ def test_more_than_sixty_shapes_cover_each_supported_kind() -> None:
     assert {re.split(r"[/-]", name)[0] for name in SHAPES} == {"batch", "kubeflow", "sagemaker", "sky", "torchx"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        # Each of these has some 130 values, and is imported as often.
-        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("company-") else [])
-        for name in WALKED
-        if name not in REFUSED
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
 def test_each_value_is_in_the_job_or_in_a_note(name: str) -> None:
     documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)

@@ -227,6 +227,7 @@ def test_a_block_is_prefixed_line_by_line_and_gets_no_newline() -> None:
     assert LogBlock(1, 1, 3, b"a\nb").num_lines == 2
 
 
+@pytest.mark.slow
 def test_a_huge_line_in_small_records_costs_linear_time(tmp_path: Path) -> None:
     size, record = 100 << 20, 64 << 10
     writer = Writer(tmp_path, 0).write(b"x" * size, None)

@@ -361,6 +361,7 @@ APPEND = (
 )
 
 
+@pytest.mark.slow
 def test_two_processes_write_two_runs_while_many_read(tmp_path: Path) -> None:
     num_events = 300
     Store(tmp_path).close()

@@ -179,6 +179,7 @@ print(done.num_copied)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["SIGKILL", "SIGINT"])
 def test_files_moved_by_helpers_are_not_moved_again_after_kill(
     source: Path, marks: Path, tmp_path: Path, act: str

@@ -152,6 +152,7 @@ def test_any_message_is_read_or_refused(data: bytes) -> None:
         pass  # a record with a valid checksum is skipped if its data is no event
 
 
+@pytest.mark.slow
 def test_large_records_are_skipped_without_being_read() -> None:
     image = record(event(1, field(1, b"image") + field(4, bytes(MAX_RECORD_BYTES))))
     assert read(image + FILE) == POINTS

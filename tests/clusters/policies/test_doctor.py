@@ -88,6 +88,7 @@ def test_doctor_with_exactly_its_policy_completes_all_checks_emulated(emulator: 
     assert any(one.found.startswith("made a-") for one in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sid", [one.sid for one in GIVEN if one.sid not in UNSEEN])
 def test_doctor_without_a_statement_reports_the_denied_action_emulated(emulator: Emulator, sid: str) -> None:
     [missing] = [one for one in GIVEN if one.sid == sid]

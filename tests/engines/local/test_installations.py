@@ -51,6 +51,7 @@ def run(folder: Path, python: Path, *words: str, package: Path = PACKAGE, env: M
     return done.stdout
 
 
+@pytest.mark.slow
 def test_ranks_import_the_parts_of_the_installation_that_started_them(tmp_path: Path, bare: Path) -> None:
     other = tmp_path / "other" / "windlass"
     shutil.copytree(PACKAGE, other, ignore=shutil.ignore_patterns("__pycache__"))

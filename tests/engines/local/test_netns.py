@@ -363,6 +363,7 @@ def seconds_of_link(house: House, folder: Path, **local: str) -> float:
     return float(seconds)
 
 
+@pytest.mark.slow
 @needs_root
 def test_rate_limits_the_link(house: House, tmp_path: Path) -> None:
     """12 Mbit at 10 Mbit/s take at least 1.2 s on any machine; without a limit, they take milliseconds."""
@@ -384,6 +385,7 @@ def can_reach(run_id: str, node: int, address: str) -> bool:
     return "ConnectionRefusedError" in done.stderr
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_node_can_be_cut_off_and_restored(house: House) -> None:
     run_id = house.sleeper()
@@ -405,6 +407,7 @@ def test_a_node_can_be_cut_off_and_restored(house: House) -> None:
 # -- nothing is left --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_root
 def test_no_network_is_left_after_success_failure_restart_or_stop(house: House) -> None:
     before = host_network()

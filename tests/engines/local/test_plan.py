@@ -85,6 +85,7 @@ def test_auto_starts_one_rank_for_each_visible_gpu(
     assert plan(job, target, dataclasses.replace(facts, gpus=("T4",) * 8), "a-1").procs_per_node == procs
 
 
+@pytest.mark.slow
 def test_torch_warns_about_no_variable_of_ranks(tmp_path: Path) -> None:
     """With an NVIDIA GPU, ranks get the most variables. Which of them torch calls deprecated depends on its release."""
     made = plan_of(tmp_path, known={"gpus": ("T4",)})

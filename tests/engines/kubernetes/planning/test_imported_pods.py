@@ -220,6 +220,7 @@ def test_manifests_have_every_kind_of_field(name: str) -> None:
     assert len(FIELDS) >= 27
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
 def test_plan_refuses_no_patch_of_an_import(name: str) -> None:
     made = import_text(WALKED[name], "file.yaml", form=form_of(name))

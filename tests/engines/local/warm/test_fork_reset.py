@@ -181,6 +181,7 @@ def test_forked_rank_fails_like_new_interpreter(cold: Harness, warm: Harness, na
     assert outcome(forked) == outcome(started)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOOKS)
 def test_exception_hook_of_script_hides_no_traceback(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / "hook.py").write_text(HOOKS[name])
