@@ -175,6 +175,32 @@ def test_keys_pending_deletion_and_aws_keys_are_not_leaks() -> None:
     assert (one.id, one.price_keys) == ("k-1", (PriceKey("kms", "month", "key", 1.0),))
 
 
+def test_key_of_a_bucket_without_default_encryption_is_kept_with_the_bucket() -> None:
+    """A destroy that fails to delete the bucket has deleted the encryption that names the key of its objects."""
+    tags = {"windlass.dev/cluster": "train", "Name": "train-bucket"}
+    answers: dict[str, Any] = {
+        "kms.list_keys": [{"KeyId": "k-1"}],
+        "kms.describe_key": {"KeyMetadata": {"KeyManager": "CUSTOMER", "KeyState": "Enabled"}},
+        "kms.list_resource_tags": tags,
+        "s3.list_buckets": [{"Name": "results"}],
+        "s3.get_bucket_tagging": {"windlass.dev/cluster": "train"},
+    }
+    [one] = found("key", SCOPE, answers)
+    assert (one.kept_on_purpose, one.detail) == (True, "Enabled, encrypts s3://results")
+    assert one.remedy.startswith("delete what it encrypts, then: ")
+
+    answers["kms.describe_key"] = {"KeyMetadata": {"KeyManager": "CUSTOMER", "KeyState": "PendingDeletion"}}
+    [ending] = found("key", SCOPE, answers)
+    assert (ending.kept_on_purpose, "kms cancel-key-deletion" in ending.remedy) == (False, True)
+
+    answers["s3.get_bucket_tagging"] = {"windlass.dev/cluster": "other"}
+    assert found("key", SCOPE, answers) == []
+    answers["s3.get_bucket_tagging"] = {"windlass.dev/cluster": "train"}
+    default = {"ApplyServerSideEncryptionByDefault": {"KMSMasterKeyID": "k-2"}}
+    answers["s3.get_bucket_encryption"] = {"ServerSideEncryptionConfiguration": {"Rules": [default]}}
+    assert found("key", SCOPE, answers) == [], "a later key encrypts the bucket"
+
+
 def test_karpenter_instance_profiles_are_recognized_by_path_and_name() -> None:
     profiles = [
         {"InstanceProfileName": "x", "Path": "/karpenter/us-east-1/train/default/"},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.aws import NotThere, aws_errors
 from windlass.clusters.find import OnEvent, StageStarted
@@ -15,6 +15,10 @@ from windlass.errors import UsageError
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
     from windlass.clusters.terraform import Terraform
+    from windlass.clusters.terraform.state import StateResource
+
+PRIVATE: Final = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
+"""Settings of a public access block."""
 
 
 def keep_or_empty(
@@ -49,6 +53,8 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
         has_objects = bool(versions.get("Versions") or versions.get("DeleteMarkers"))
         if has_objects or bucket.id == others:
             own_key = [one.address for one in state if _block(one.address) in (KEY, ALIAS)]
+            if bucket.id != others:
+                _restore_settings(bucket.id, state, aws)
             if own_key:
                 usable_key(terraform.folder.name, bucket.id, aws, on_event)
             kept = [*(one.address for one in state if one.type.startswith("aws_s3_bucket")), *own_key]
@@ -57,6 +63,22 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
             terraform.forget(kept)
             return True
     return False
+
+
+def _restore_settings(bucket: str, state: Sequence[StateResource], aws: Aws) -> None:
+    """Restores settings that a destroy deleted before it failed to delete the bucket: the public access block, and the
+    default encryption, by which the next `up` and the audit recognize the key of the objects. Raises AwsError.
+    """
+    s3 = aws.client("s3")
+    key = next((one.values["arn"] for one in state if _block(one.address) == KEY), "")
+    if key and not bucket_key.default_key(aws, bucket):
+        default = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+        rule = {"ApplyServerSideEncryptionByDefault": default, "BucketKeyEnabled": True}
+        with aws_errors(f"encrypt s3://{bucket}", action="s3:PutEncryptionConfiguration"):
+            s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [rule]})
+    if not any(one.type == "aws_s3_bucket_public_access_block" for one in state):
+        with aws_errors(f"block public access to s3://{bucket}", action="s3:PutBucketPublicAccessBlock"):
+            s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=dict.fromkeys(PRIVATE, True))
 
 
 def allow_deletion(terraform: Terraform, on_event: OnEvent, type: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, row
+from windlass.clusters.audit.finders.storage import bucket_owner
 from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.aws import AwsError, NotThere
@@ -51,7 +53,9 @@ def _keys(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     keys = calls.items("kms", "list_keys", "Keys")
     own = list(calls.each((one for one in keys if not aliases.get(one["KeyId"], "").startswith("aws/")), inspect))
     is_ending = any(one.about.get("KeyState") in ENDING for one in own)
-    uses = _uses(calls, scope, {name: id for id, name in aliases.items()}, all_of_it=is_ending) if own else {}
+    of_bucket = [one.id for one in own if one.tags.get("Name") == f"{scope.name}-bucket"]
+    by_alias = {name: id for id, name in aliases.items()}
+    uses = _uses(calls, scope, by_alias, of_bucket, all_of_it=is_ending) if own else {}
     for one in own:
         if (found := _row(scope, one, aliases.get(one.id, ""), uses.get(one.id, []))) is not None:
             yield found
@@ -88,17 +92,26 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> FoundObject | N
     )
 
 
-def _uses(calls: FinderCalls, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
-    """Returns the objects that each key encrypts, by key id: only buckets, unless `all_of_it`."""
+def _uses(
+    calls: FinderCalls, scope: Scope, by_alias: dict[str, str], of_bucket: list[str], *, all_of_it: bool
+) -> dict[str, list[str]]:
+    """Returns the objects that each key encrypts, by key id: only buckets, unless `all_of_it`.
+
+    The keys `of_bucket` encrypt objects of the cluster's bucket even if its default encryption names no key: a destroy
+    that fails to delete the bucket has deleted its default encryption.
+    """
     found: defaultdict[str, list[str]] = defaultdict(list)
 
     def bucket(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        try:
-            encryption = calls.get("s3", "get_bucket_encryption", Bucket=one["Name"])
-        except NotThere:
-            return
-        for rule in (encryption.get("ServerSideEncryptionConfiguration") or {}).get("Rules", ()):
-            yield key_in(rule), f"s3://{one['Name']}"
+        name, rules = one["Name"], []
+        with contextlib.suppress(NotThere):
+            encryption = calls.get("s3", "get_bucket_encryption", Bucket=name)
+            rules = (encryption.get("ServerSideEncryptionConfiguration") or {}).get("Rules", [])
+        keys = [key for rule in rules if (key := key_in(rule))]
+        if of_bucket and not keys:
+            owner, _ = bucket_owner(calls, scope, name)
+            keys = of_bucket if owner is not None and owner.is_certain else []
+        yield from ((key, f"s3://{name}") for key in keys)
 
     def repositories() -> Iterator[tuple[str, str]]:
         for one in calls.items("ecr", "describe_repositories", "repositories"):
@@ -129,7 +142,8 @@ KEY: Final = ("kms", "key")
 FINDERS: Final = (
     Finder(*KEY, (
         "kms:ListAliases", "kms:ListKeys", "kms:DescribeKey", "kms:ListResourceTags", "s3:ListBuckets",
-        "s3:GetBucketEncryption", "ecr:DescribeRepositories", "efs:DescribeFileSystems", "fsx:DescribeFileSystems",
-        "fsx:DescribeBackups", "ec2:DescribeVolumes", "ec2:DescribeSnapshots", "logs:DescribeLogGroups",
+        "s3:GetBucketEncryption", "s3:GetBucketTagging", "ecr:DescribeRepositories", "efs:DescribeFileSystems",
+        "fsx:DescribeFileSystems", "fsx:DescribeBackups", "ec2:DescribeVolumes", "ec2:DescribeSnapshots",
+        "logs:DescribeLogGroups",
     ), _keys),
 )  # fmt: skip

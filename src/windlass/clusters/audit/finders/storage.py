@@ -174,18 +174,9 @@ def _repositories(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _buckets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
-    # default bucket name; a bucket with another name is recognized by its tag only
-    own = f"windlass-{scope.name}-{scope.account_id}"
-
     def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["Name"]
-        try:
-            tags = calls.tags("s3", "get_bucket_tagging", "TagSet", Bucket=name)
-        except NotThere:  # the bucket has no tags
-            tags = {}
-        owner = scope.owner(tags, name=name)
-        if name == own and not scope.is_of_another(tags):
-            owner = Owner(f"name {own}") if owner is None or not owner.is_certain else owner
+        owner, tags = bucket_owner(calls, scope, name)
         if owner:
             yield row(
                 BUCKET,
@@ -200,6 +191,21 @@ def _buckets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
             )
 
     return calls.each(calls.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region), inspect)
+
+
+def bucket_owner(calls: FinderCalls, scope: Scope, name: str) -> tuple[Owner | None, dict[str, str]]:
+    """Returns why a bucket belongs to the cluster, and its tags. A bucket that does not have the default name is
+    recognized by its tag only.
+    """
+    own = f"windlass-{scope.name}-{scope.account_id}"
+    try:
+        tags = calls.tags("s3", "get_bucket_tagging", "TagSet", Bucket=name)
+    except NotThere:  # the bucket has no tags
+        tags = {}
+    owner = scope.owner(tags, name=name)
+    if name == own and not scope.is_of_another(tags) and not (owner and owner.is_certain):
+        owner = Owner(f"name {own}")
+    return owner, tags
 
 
 EFS: Final = ("efs", "file system")
