@@ -36,6 +36,7 @@ from windlass.stores.s3 import bucket as bucket_module
 from windlass.stores.s3.bucket import Bucket, BucketResponse
 from windlass.stores.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.stores.s3.store import S3Store
+from windlass.stores.store import Object
 from windlass.train.checkpoint.opening import open_folder
 
 KEYS = {
@@ -407,7 +408,39 @@ def test_reason_of_refused_head_is_read_with_get() -> None:
             ("GET", "bytes=0-0"),
         ]
     with (
-        answering((400, {}, b""), (206, {}, b"x")) as (bucket, _, _),
+        answering((400, {}, b""), (206, {"Content-Range": "bytes 0-0/1"}, b"x")) as (bucket, _, _),
         pytest.raises(Forbidden, match="the token may have expired"),
     ):
         send(bucket, "HEAD", "key")
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "body", "kind"),
+    [
+        (200, {"ETag": '"1"'}, b"0123456789", Busy),
+        (200, {"ETag": '"1"', "Content-Length": "10"}, b"0", Busy),
+        (206, {"ETag": '"1"', "Content-Range": "bytes 0-2/10"}, b"012", Busy),
+        (206, {"ETag": '"1"'}, b"012", Busy),
+        (206, {"ETag": '"2"', "Content-Range": "bytes 2-4/10"}, b"abc", Changed),
+        (206, {"Content-Range": "bytes 2-4/10"}, b"abc", Changed),
+    ],
+)
+def test_no_byte_is_read_from_a_response_with_another_range_or_version(
+    status: int, fields: dict[str, str], body: bytes, kind: type[StoreError]
+) -> None:
+    """Caches and gateways that ignore `Range` or `If-Match` send the start of the object, or another object."""
+    one, answer = Object("key", 10, '"1"'), (status, {"Connection": "close", **fields}, body)
+    with answering(answer, answer) as (bucket, _, _):
+        came: list[bytes] = []
+        with pytest.raises(StoreError) as streamed:
+            came.extend(map(bytes, store_of(bucket).stream(one, 2, 3)))
+        with pytest.raises(StoreError) as read:
+            store_of(bucket).read_once(one, 2, 3)
+    assert (came, type(streamed.value), type(read.value)) == ([], kind, kind)
+
+
+def test_ignored_range_is_requested_again() -> None:
+    right = (206, {"ETag": '"1"', "Content-Range": "bytes 2-4/10"}, b"234")
+    with answering((200, {"ETag": '"1"', "Connection": "close"}, b"0123456789"), right) as (bucket, _, _):
+        store, one = store_of(bucket), Object("key", 10, '"1"')
+        assert repeated(lambda: b"".join(map(bytes, store.stream(one, 2, 3)))) == b"234"

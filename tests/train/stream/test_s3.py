@@ -99,7 +99,7 @@ def test_connection_is_reused_and_reopened_if_the_store_closed_it(store: Store) 
 
 
 def test_partial_read_requests_a_range(store: Store) -> None:
-    store.answers = [(206, {"ETag": '"1"'}, b"234")]
+    store.answers = [(206, {"ETag": '"1"', "Content-Range": "bytes 2-4/10"}, b"234")]
     assert store.source().read(ONE, 2, 3) == b"234"
     assert store.asked[0][1]["range"] == "bytes=2-4"
 

@@ -78,9 +78,7 @@ class ObstoreStore(Store):
     def read_once(self, one: Object, start: int, length: int) -> bytes:
         with self._errors(one.key):
             answer = self._get(one, start, length)
-            found, data = _object(answer.meta), bytes(answer.bytes())
-        if one.version.startswith('"') and found.version != one.version:
-            raise Changed("it was written meanwhile", f"{self.address}/{one.key}")
+            data = bytes(answer.bytes())
         if len(data) != length:
             raise Changed(f"{length} bytes were asked for, {len(data)} came", f"{self.address}/{one.key}")
         return data
@@ -99,7 +97,10 @@ class ObstoreStore(Store):
         options: Any = {"if_match": one.version} if one.version.startswith('"') else {}
         if length < one.size:
             options["range"] = (start, start + length)
-        return obstore.get(self._once, one.key, options=options)
+        answer = obstore.get(self._once, one.key, options=options)
+        if options.get("if_match", "") not in ("", _object(answer.meta).version):
+            raise Changed("it was written meanwhile", f"{self.address}/{one.key}")
+        return answer
 
     @override
     def get_once(self, key: str) -> bytes:

@@ -127,7 +127,7 @@ class Bucket:
     def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
         """Yields the bytes of an object in pieces of at most `piece_bytes`, by one request.
 
-        Raises StoreError as `send` does, and Busy if the connection breaks during the body.
+        Raises StoreError as `send` does, before the first piece, and Busy if the connection breaks during the body.
         """
         with self._answered("GET", key, {}, headers) as answer:
             while piece := answer.read(piece_bytes):
@@ -158,10 +158,13 @@ class Bucket:
         try:
             with answer:
                 if answer.status < 300:
+                    _require_asked(headers, answer, f"s3://{self.name}/{key}")
                     yield answer
                     refusal = None
                 else:
                     refusal = self._refusal(method, key, answer, answer.read())
+        except StoreError:
+            raise
         except (OSError, http.client.HTTPException) as error:
             raise Busy(f"the connection broke: {words_of(error)}", f"s3://{self.name}/{key}") from error
         if not answer.will_close:
@@ -249,6 +252,20 @@ class Bucket:
         if status in (409, 412):
             return Changed(said, what)
         return StoreError(said, what)
+
+
+def _require_asked(asked: Mapping[str, str], answer: responses.Response, what: str) -> None:
+    """Compares a response with the `if-match` and `range` of its request, which some servers and caches ignore. Raises
+    Changed and Busy.
+    """
+    etag, found = answer.fields.get("etag"), answer.fields.get("content-range", "")
+    if asked.get("if-match", etag) != etag:
+        raise Changed("it was written meanwhile", what)
+    if "range" in asked:
+        begin = asked["range"].replace("=", " ").rpartition("-")[0]
+        if answer.status != 206 or not found.startswith(f"{begin}-"):
+            came = f"{answer.status} with {found or 'no Content-Range'}"
+            raise Busy(f"{asked['range']} was asked for, the store answered {came}", what)
 
 
 def require_stored(etag: str | None, checksum: str | None, expected: str, what: str) -> None:
