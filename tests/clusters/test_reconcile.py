@@ -11,10 +11,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.clusters.eks.test_outputs import VALUES
 
 from windlass.clusters.aws import Aws, Identity, NotThere
 from windlass.clusters.down import down
-from windlass.clusters.find import ManagedCluster
+from windlass.clusters.find import OUTPUTS, ManagedCluster
 from windlass.clusters.reconcile import CLUSTER, recover, recovery_lines, require_account, require_known
 from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
 from windlass.clusters.status import status
@@ -97,27 +98,30 @@ def state(**types: dict[str, Any]) -> list[Any]:
     return state_resources(json.dumps({"version": 4, "resources": made}))
 
 
+REMAINS = {"aws_eks_cluster": {"id": "vision", "arn": "arn:aws:eks:us-west-2:123456789012:cluster/vision"}}
+
+
 def eks(url: str) -> dict[str, Any]:
     return {"id": "vision", "endpoint": url, "certificate_authority": [{"data": "Q0E="}]}
 
 
 @pytest.mark.parametrize("backend", ["", "state: {bucket: states}\n"])
+@pytest.mark.parametrize("types", [REMAINS, {}], ids=["state", "state emptied by a down that left resources"])
 def test_credentials_of_another_account_can_neither_plan_nor_remove(
-    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
+    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str, types: dict[str, Any]
 ) -> None:
     """No resource would be found there: `up` would create everything again, `down` would report a clean removal."""
     text = f"name: vision\nregion: us-west-2\n{backend}"
     named = replace(named, cluster=parse_cluster(text), text=text)
-    made = state(
-        aws_eks_cluster={"id": "vision", "arn": "arn:aws:eks:us-west-2:111111111111:cluster/vision"},
-        aws_s3_bucket={"id": "b", "arn": "arn:aws:s3:::b"},
-    )
+    made = state(**types, aws_s3_bucket={"id": "b", "arn": "arn:aws:s3:::b"})
+    if not types:
+        (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
     terraform: Any = SimpleNamespace(state=lambda: made, init=lambda: None)
     aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
     monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(aws))
     monkeypatch.setattr(ManagedCluster, "terraform", lambda *_: terraform)
     monkeypatch.setattr("windlass.clusters.storage.bucket.find_bucket", lambda *_, **_more: Bucket("b", exists=False))
-    said = "vision is in account 111111111111, but the credentials are of account 222222222222"
+    said = "vision is in account 123456789012, but the credentials are of account 222222222222"
     for command in (
         lambda: plan_up(named, terraform, context, lambda _event: None),
         lambda: down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), force=True),
@@ -125,5 +129,5 @@ def test_credentials_of_another_account_can_neither_plan_nor_remove(
     ):
         with pytest.raises(UsageError, match=said):
             command()
-    aws.identity = Identity("111111111111", "")
+    aws.identity = Identity("123456789012", "")
     require_account(named, terraform, context)

@@ -91,16 +91,21 @@ def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -
 def require_account(named: ManagedCluster, terraform: Terraform, context: Context) -> None:
     """Raises UsageError if the credentials belong to another account than the cluster.
 
-    Terraform would find no resources there and drop them from the state, while AWS bills them. Raises TerraformError,
-    AwsError.
+    Terraform would find no resources there and drop them from the state, while AWS bills them. The outputs of the last
+    `up` name the account too: after a destroy that left resources, the state is empty. Raises TerraformError, AwsError,
+    FolderError.
     """
     from windlass.clusters.eks.contents import accounts
 
+    outputs = named.outputs()
+    owners = {outputs.account_id} if outputs is not None else set()
     try:
         named.folder.local_state()
     except FolderError:  # recovery rebuilds a damaged state, in which no account can be read
-        return
-    if owners := accounts(terraform.state()):
+        pass
+    else:
+        owners |= accounts(terraform.state())
+    if owners:
         with named.aws(context) as aws:
             require_owner(named.cluster.name, owners, aws)
 

@@ -24,7 +24,7 @@ def test_audit_with_credentials_of_another_account_is_refused(
     """Such an audit would find nothing and look clean."""
     (named.folder.path / FILE).write_text(TEXT)
     (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
-    owner = Outputs.of(VALUES).run_role_arn.split(":")[4]
+    owner = Outputs.of(VALUES).account_id
     monkeypatch.setattr(Aws, "identity", Identity("222222222222", ""))
     with pytest.raises(
         UsageError, match=f"vision is in account {owner}, but the credentials are of account 222222222222"

@@ -69,7 +69,7 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> A
     chosen = region or (named.cluster.region if named is not None else "")
     with Aws(chosen, environ=context.environ) as aws:
         if outputs is not None and is_ours:
-            require_owner(name, {outputs.run_role_arn.split(":")[4]}, aws)
+            require_owner(name, {outputs.account_id}, aws)
         network = audited_network(outputs, None, named.cluster.network.vpc if named is not None else None)
         volumes = remembered(named) if named is not None else None
         existing = named.cluster.existing if named is not None else ()

@@ -67,6 +67,11 @@ class Outputs:
     sagemaker_role_arn: str | None = None
     karpenter: Karpenter | None = None
 
+    @property
+    def account_id(self) -> str:
+        """AWS account of the cluster."""
+        return self.run_role_arn.split(":")[4]
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Outputs:
         """Builds the outputs from `terraform output`. Raises EngineError if one is missing."""
