@@ -58,7 +58,8 @@ class World:
         self.seconds = time.time()
         self.fault: Callable[[Connection, str, int], str] = lambda connection, operation, number: ""
         """Fault of the n-th call of an operation: `lost` (carried out, no response), `unsent` (not carried out, no
-        response), `denied`, or empty for a normal response."""
+        response), `denied`, `expired` (carried out, no response, and the login expires before botocore's next try), or
+        empty for a normal response."""
         self.lock = threading.RLock()
 
     def live(self) -> list[str]:
@@ -123,6 +124,10 @@ class Connection:
                     refused = error
             if self.is_killed and threading.current_thread() is threading.main_thread():
                 raise Killed
+            if fault == "expired":
+                expired = NotLoggedIn("there are no credentials for AWS")
+                expired.is_repeated = True
+                raise expired
             if fault:
                 raise Unavailable(f"{operation} has no answer")
             if refused is not None:

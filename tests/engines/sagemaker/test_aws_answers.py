@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,32 @@ def test_refusal_after_lost_response_is_marked_as_repeated(proxy: FaultProxy, pl
     with pytest.raises(Refused) as caught:
         CALLS["create"][1](fresh, "new-1")
     assert not caught.value.is_repeated
+
+
+def test_login_that_expires_between_tries_marks_request_as_repeated(
+    proxy: FaultProxy, plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """botocore signs each try anew. A try that cannot be signed says nothing about the one before it."""
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    keys = {"Version": 1, "AccessKeyId": "of-a-test", "SecretAccessKey": "of-a-test", "Expiration": soon}
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = /bin/cat {tmp_path}/keys.json\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    aws = Aws(REGION, ACCOUNT, config=QUICK)
+
+    def expire(request: Request) -> Fault:
+        (tmp_path / "keys.json").unlink()
+        return Fault(loses_answer=True)
+
+    proxy.fault = expire
+    with pytest.raises(NotLoggedIn) as caught:
+        CALLS["create"][1](aws, "new-1")
+    assert ("new-1" in plane.jobs(), caught.value.is_repeated) == (True, True)
+    with pytest.raises(NotLoggedIn) as caught:
+        CALLS["create"][1](aws, "new-2")
+    assert ("new-2" in plane.jobs(), caught.value.is_repeated) == (False, False)
 
 
 # -- absent, or not known ---------------------------------------------------------------------------------------------

@@ -156,6 +156,20 @@ def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
     assert world.going() == []
 
 
+def test_job_whose_creation_ends_with_an_expired_login_is_stopped_with_its_run(
+    lab: Lab, world: World, tmp_path: Path
+) -> None:
+    world.fault = lambda connection, operation, number: "expired" if operation == "create" else "denied"
+    run_id = lab.begin(tmp_path, "digits-1")
+    lab.supervise(run_id, lambda: world.calls["create"] > 0)
+    lab.ask_to_stop(run_id)
+    waits = iter(range(400))
+    lab.supervise(run_id, lambda: next(waits, None) is None)
+    assert (lab.store.status(run_id).phase, world.going()) == (Phase.STOPPING, ["digits-1-1"])
+    world.fault = lambda connection, operation, number: ""
+    assert (lab.to_the_end(run_id).phase, world.going()) == (Phase.STOPPED, [])
+
+
 def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
     """Returns a run that has ended while its job continues. The record has only the attempt."""
     run_id = lab.begin(tmp_path, "digits-1")

@@ -98,7 +98,22 @@ class Aws(Service):
 
     @override
     def create(self, request: Request) -> None:
-        checked_call(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
+        sent: list[object] = []
+
+        def note_try(request: object, **_: object) -> None:
+            sent.append(request)
+
+        events, name = self._training.meta.events, "before-send.sagemaker.CreateTrainingJob"
+        events.register(name, note_try)
+        try:
+            checked_call(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
+        except NotLoggedIn as error:
+            # botocore signs each try anew: without keys for the next try, the response to the one before is unknown
+            if not isinstance(error.__cause__, ClientError):
+                error.is_repeated = bool(sent)
+            raise
+        finally:
+            events.unregister(name, note_try)
 
     @override
     def describe(self, name: str) -> Description:

@@ -53,7 +53,7 @@ class NotLoggedIn(Unavailable, LoginFailed):
     """Credentials are missing, expired, or lack the permission. The request may be repeated after another login."""
 
     is_repeated = False
-    """Whether the request may succeed if it is repeated without another login."""
+    """Whether the same request was sent before without a response, as in `Refused`."""
 
 
 @dataclass(frozen=True, slots=True)
