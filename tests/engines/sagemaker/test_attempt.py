@@ -18,7 +18,8 @@ from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.description import write_description
 from windlass.engines.sagemaker.host_log import START_SEQ, HostLog
 from windlass.engines.sagemaker.late_logs import LATE, read_late_logs
-from windlass.engines.sagemaker.service import Description, LogPage, NotLoggedIn, Request
+from windlass.engines.sagemaker.service import Description, LogPage, NotLoggedIn, Refused, Request, Unavailable
+from windlass.errors import EngineError
 from windlass.runs.metrics import MetricsFile, read_metrics
 from windlass.runs.node_events import StageReached
 from windlass.supervise.backend import Intent
@@ -188,6 +189,30 @@ def test_log_without_end_of_host_is_awaited(service: LaggingService, attempt: Jo
     assert not attempt.all_read
     service.lines["algo-1"].append(last(WorkerFailed(time.time(), "no archive")))
     until(lambda: attempt.all_read, seconds=10)
+
+
+@pytest.mark.parametrize("error", [Refused("AccessDeniedException", "no right"), Unavailable("no answer")])
+def test_completed_job_whose_logs_cannot_be_read_ends_its_attempt_with_a_warning(
+    service: LaggingService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: EngineError
+) -> None:
+    def refuse(stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        raise error
+
+    monkeypatch.setattr(service, "read_log", refuse)
+    service.lines = {"algo-1": ["step 1"]}
+    (spec,) = of_one_host(tmp_path)
+    (tmp_path / LATE).unlink()
+    made = JobAttempt(service, "digits-1", 1, (spec,), tmp_path, threading.Event().set, log_seconds=0.05)
+    with contextlib.closing(made):
+        until(lambda: made.trouble is not None)
+        until(lambda: service.num_turns > 20)
+        assert not made.all_read, "the job still runs"
+        service.job = {"TrainingJobStatus": "Completed", "SecondaryStatus": "Completed", "TrainingStartTime": 1.0}
+        until(lambda: made.all_read, seconds=10)
+        warned = [one.message for one in made.nodes[0].updates() if isinstance(one, NodeWarning)]
+    assert (made.trouble, made.nodes[0].ended, made.nodes[0].failures) == (None, True, [])
+    assert f"the job has ended, and its last log lines cannot be read: {error.message}" in warned
+    assert (tmp_path / LATE).exists(), "later commands read the log"
 
 
 def test_end_of_killed_host_is_awaited_only_briefly(service: LaggingService, attempt: JobAttempt) -> None:

@@ -257,6 +257,10 @@ class JobAttempt(Attempt):
         self._is_stop_requested = False
         self._ended_at: float | None = None
         """Monotonic time of the first description in which the job has ended."""
+        self._unread_since: float | None = None
+        """Monotonic time since which the logs cannot be read; None if they can."""
+        self._unread = ""
+        """Why the attempt ends without the last lines of its logs; empty if it does not, or after the warning."""
         self._absent_since: float | None = None
         """Monotonic time since which the service reports that the job does not exist."""
         self._is_isolation_reported = False
@@ -330,6 +334,10 @@ class JobAttempt(Attempt):
             self._are_skipped_reported = True
             message = f"files that the hosts have written were not uploaded: {some_of(skipped)}"
             yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
+        if self._unread:
+            message = f"the job has ended, and its last log lines cannot be read: {self._unread}"
+            self._unread = ""
+            yield NodeWarning(time.time(), message)
 
     def last_sign_of_life(self) -> float:
         """Returns the time of the newest log line in Unix seconds; 0 if there is none.
@@ -381,7 +389,12 @@ class JobAttempt(Attempt):
         is_over = self.status in ENDED
         if is_over and self._ended_at is None:
             self._ended_at = time.monotonic()
-        is_new = self._read_logs()
+        try:
+            is_new, self._unread_since = self._read_logs(), None
+        except (Refused, Unavailable) as error:
+            if not (is_over and self._are_logs_given_up()):
+                raise
+            is_new, self._unread = False, error.message
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
         if problem is not None and self.status == IN_PROGRESS:
@@ -428,6 +441,19 @@ class JobAttempt(Attempt):
             return True
         is_of_killed = num_without_end == 1 and self.why_ended.endswith(KILLED)
         if time.monotonic() - self._ended_at <= (KILLED_LOG_SECONDS if is_of_killed else self.log_seconds):
+            return False
+        mark_late(self.folder)
+        return True
+
+    def _are_logs_given_up(self) -> bool:
+        """Whether the logs of the ended job have been unreadable for too long, for example without the permission.
+
+        The service has reported the end of the job, so that only the last lines are missing; later commands read them.
+        """
+        assert self._ended_at is not None
+        now = time.monotonic()
+        self._unread_since = now if self._unread_since is None else self._unread_since
+        if now - max(self._ended_at, self._unread_since) <= self.log_seconds:
             return False
         mark_late(self.folder)
         return True
