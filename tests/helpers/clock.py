@@ -11,12 +11,14 @@ START = 1000.0
 
 
 class FakeClock(Clock):
-    """Passes by the seconds of each wait; all its times are `now`, except the processor time, which is `cpu`."""
+    """Passes by the seconds of each wait; its times are `now`, except the processor time, which is `cpu`."""
 
     def __init__(self, now: float = START) -> None:
         super().__init__()
         self.now = self.began = now
         self.cpu = 0.0
+        self.jumped = 0.0
+        """Seconds by which the wall time alone has jumped: the machine was suspended, or its clock set."""
         self.waits: list[float] = []
         """Seconds of each wait."""
         self._due: list[tuple[float, Callable[[], object]]] = []
@@ -26,7 +28,7 @@ class FakeClock(Clock):
         self._due.append((self.began + seconds, do))
 
     def time(self) -> float:
-        return self.now
+        return self.now + self.jumped
 
     def monotonic(self) -> float:
         return self.now

@@ -16,7 +16,7 @@ from windlass.runs.ledger import restarts
 from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.supervise.adoption import settle
-from windlass.supervise.backend import Intent
+from windlass.supervise.backend import Intent, TargetUnavailable
 from windlass.supervise.hang_detection import ANSWER_SECONDS
 from windlass.supervise.shutdown import LAST_RESORT_SECONDS
 from windlass.worker.ranks import FAILURE_GRACE_SECONDS
@@ -125,6 +125,64 @@ def test_a_silence_that_ends_while_stacks_are_awaited_is_no_hang(make_run: MakeR
     run.clock.at(205, lambda: run.node.end(0))
     assert run.run(script).phase is Phase.SUCCEEDED
     assert run.ends == [("succeeded", None)]
+
+
+def end_after_outage(run: FakeRun, at: float) -> None:
+    """Lets the ranks write again, and the run succeed some seconds later."""
+    run.clock.at(at, lambda: write(run.node))
+    run.clock.at(at + 5, lambda: run.node.end(0))
+
+
+HANG_RESTARTS = {"hang_seconds": 60.0, "max_restarts": 1, "restart_on": ["hang"]}
+
+
+def test_an_outage_longer_than_a_hang_does_not_end_a_run_whose_output_cannot_be_read(make_run: MakeRun) -> None:
+    run = make_run(**HANG_RESTARTS, outlives=True)
+    run.clock.at(10, lambda: setattr(run.backend, "down", TargetUnavailable("LoginFailed", "the token has expired")))
+    run.clock.at(400, lambda: setattr(run.backend, "down", None))
+    end_after_outage(run, 440)
+    assert run.run(begun).phase is Phase.SUCCEEDED
+    assert run.ends == [("succeeded", None)]
+    assert run.kinds("hang", "hang-end", "shutdown") == []
+    assert run.node.intents == []
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_neither_a_closed_lid_nor_a_clock_that_is_set_counts_as_silence(make_run: MakeRun, seconds: float) -> None:
+    run = make_run(**HANG_RESTARTS)
+    run.clock.at(29, lambda: write(run.node))
+    run.clock.at(30, lambda: setattr(run.clock, "jumped", seconds))
+    end_after_outage(run, 80)
+    assert run.run(begun).phase is Phase.SUCCEEDED
+    assert run.ends == [("succeeded", None)]
+    assert run.kinds("hang", "hang-end", "shutdown") == []
+
+
+def test_ranks_that_stay_silent_after_an_outage_are_hung_since_their_last_output(make_run: MakeRun) -> None:
+    run = make_run(**HANG_RESTARTS)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        answer(attempt.nodes[0], 1.0, run)
+
+    run.clock.at(20, lambda: write(run.node))
+    run.clock.at(30, lambda: setattr(run.backend, "down", TargetUnavailable("ClusterUnreachable", "no route")))
+    run.clock.at(200, lambda: setattr(run.backend, "down", None))
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    assert run.ends == [("failed", "hang"), ("succeeded", None)]
+    [hang] = run.events("hang")
+    assert 260 < hang.time - START < 270
+    assert hang.data["since"] - START == pytest.approx(20, abs=1)
+
+
+def test_an_outage_while_stacks_are_awaited_defers_the_end_until_ranks_are_silent_again(make_run: MakeRun) -> None:
+    run = make_run(**HANG_RESTARTS)
+    run.clock.at(61, lambda: setattr(run.backend, "down", TargetUnavailable("ClusterUnreachable", "no route")))
+    run.clock.at(200, lambda: setattr(run.backend, "down", None))
+    assert run.run(first(begun)).phase is Phase.SUCCEEDED
+    assert run.ends == [("failed", "hang"), ("succeeded", None)]
+    times = [at for at, intent in run.backend.attempts[0].nodes[0].sent if intent is Intent.DUMP_STACKS]
+    assert times == [pytest.approx(60, abs=1), pytest.approx(260, abs=1)]
 
 
 # -- shutdown ---------------------------------------------------------------------------------------------------------

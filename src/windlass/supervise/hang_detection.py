@@ -25,6 +25,8 @@ LOOKS: Final = 20
 MIN_LOOK_SECONDS: Final = 0.2
 DUMP_BEFORE_END_SECONDS: Final = {"timeout": 1.0, "stop": 5.0}
 """Silence in seconds from which the stacks of ranks are dumped before the supervisor ends an attempt."""
+JUMP_SECONDS: Final = 5.0
+"""Difference in seconds between wall and monotonic time from which the machine was suspended or its clock set."""
 _RECORDS: Final = 4096
 """Maximum number of index records to read, counted from the end."""
 
@@ -45,12 +47,15 @@ class HangDetector:
         self._dumped_for = ""
         """Why stacks were requested: `silence`, `timeout`, `stop` or `failure`."""
 
-    def turn(self) -> bool:
-        """Dumps stacks if the ranks are silent for too long.
+    def turn(self, *, is_observed: bool) -> bool:
+        """Dumps stacks if the ranks are silent for too long. Time in which they are not observed does not count.
 
         Returns whether to end the attempt now as hung: the stacks have arrived, and the policy restarts hung jobs.
         """
         self._note_end()
+        if not is_observed or self._silence.has_jumped():
+            self._silence.count_anew()
+            self._stacks_from = None
         is_waiting = any(not node.begun for node in self._attempt.live_nodes())
         if is_waiting or not self._attempt.training_nodes():
             self._silence.begin()  # nodes may wait for hours for a queue, an image or results
@@ -115,8 +120,13 @@ class Silence:
         self._hang_seconds = hang_seconds
         self._clock = clock
         self._bytes = dict.fromkeys(ranks, 0)
-        self._looked_at = 0.0
+        self._counted_from = self._looked_at = clock.monotonic()
+        """Start of the silence that counts, by the monotonic clock: neither suspends nor clock changes lengthen it."""
+        self._wall_offset = clock.time() - clock.monotonic()
+        self._is_dumped = False
+        """Whether stacks were dumped in the silence that counts."""
         self._dumped_at: float | None = None
+        """When stacks were dumped since the last output, in Unix seconds."""
         self._waits_until = 0.0
         """Time until which new output may be the requested stacks."""
         self._awaited: set[int] = set()
@@ -127,13 +137,22 @@ class Silence:
 
     def begin(self) -> None:
         """Restarts the measurement, so that earlier silence does not count."""
-        self.since = self._clock.time()
+        self.since, self._counted_from = self._clock.time(), self._clock.monotonic()
+
+    def count_anew(self) -> None:
+        """Counts no silence so far, because output may exist that could not be read. The silence itself continues."""
+        self._counted_from, self._is_dumped = self._clock.monotonic(), False
+
+    def has_jumped(self) -> bool:
+        """Whether the machine was suspended, or its clock set, since the last call."""
+        before, self._wall_offset = self._wall_offset, self._clock.time() - self._clock.monotonic()
+        return abs(self._wall_offset - before) >= JUMP_SECONDS
 
     @property
     def seconds(self) -> float:
-        """Seconds since the last output."""
+        """Seconds without output in which output could be read."""
         self._look()
-        return self._clock.time() - self.since
+        return self._clock.monotonic() - self._counted_from
 
     @property
     def is_long(self) -> bool:
@@ -142,14 +161,14 @@ class Silence:
 
     def is_hang(self) -> bool:
         """Whether to dump stacks now, because the silence has just become long enough to count as a hang."""
-        if not self._is_due() or not self.is_long or self._dumped_at is not None:
+        if not self._is_due() or not self.is_long or self._is_dumped:
             return False
         self.dumped()
         return True
 
     def dumped(self) -> None:
         """Records that stacks are being dumped now."""
-        self._dumped_at = self._clock.time()
+        self._is_dumped, self._dumped_at = True, self._clock.time()
         self._waits_until = self._dumped_at + ANSWER_SECONDS
         self._awaited = set(self._paths)
 
@@ -163,7 +182,7 @@ class Silence:
 
     def over(self) -> HangEnded | None:
         """Returns the event for the end of a silence that was long enough for a hang, once; otherwise None."""
-        if self._dumped_at is not None and self._clock.time() - self._looked_at >= MIN_LOOK_SECONDS:
+        if self._dumped_at is not None and self._clock.monotonic() - self._looked_at >= MIN_LOOK_SECONDS:
             self._look()
         found, self._over = self._over, None
         return found
@@ -172,12 +191,13 @@ class Silence:
         """Whether a check is due. Checks are rare enough to cost nothing."""
         if self._hang_seconds is None:
             return False
-        now = self._clock.time()
-        pause = max(MIN_LOOK_SECONDS, self._hang_seconds / LOOKS)
-        return now - self.since >= self._hang_seconds and now - self._looked_at >= pause
+        now = self._clock.monotonic()
+        # After a dump, `over` looks often anyway.
+        pause = 0.0 if self._dumped_at is not None else max(MIN_LOOK_SECONDS, self._hang_seconds / LOOKS)
+        return now - self._counted_from >= self._hang_seconds and now - self._looked_at >= pause
 
     def _look(self) -> None:
-        self._looked_at = now = self._clock.time()
+        now, self._looked_at = self._clock.time(), self._clock.monotonic()
         before = dict(self._bytes)
         for rank, path in self._paths.items():
             self._bytes[rank] = _size(path)
@@ -189,8 +209,9 @@ class Silence:
             if at - self.since >= self._hang_seconds:
                 seconds = round(at - self.since, 3)
                 self._over = HangEnded(since=round(self.since, 3), at=round(at, 3), seconds=seconds)
-        self._dumped_at = None
+        self._dumped_at, self._is_dumped = None, False
         self.since = min(now, max(_written_at(self._paths[rank], now) for rank in grown))
+        self._counted_from = max(self._counted_from, self._looked_at - (now - self.since))
 
 
 def _size(path: Path) -> int:

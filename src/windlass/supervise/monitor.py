@@ -125,9 +125,9 @@ class AttemptMonitor:
             message = f"the {len(ranks)} ranks never made a process group: each trained alone"
             self._record.once(Warned(message, code=RANKS_ALONE, fix=ALONE_FIX.format(len(ranks))))
 
-    def turn(self) -> None:
-        """Runs due actions: detects hangs, lets nodes rejoin, and continues a shutdown."""
-        if self.shutdown.reason is None and self.hangs.turn():
+    def turn(self, *, is_observed: bool = True) -> None:
+        """Runs due actions: detects hangs while the target is observed, lets nodes rejoin, and continues a shutdown."""
+        if self.shutdown.reason is None and self.hangs.turn(is_observed=is_observed):
             self.end("hang")
         self._shrink()
         self._grow()

@@ -275,7 +275,7 @@ class Supervisor:
             self._detach()
             return
         self._end_if_requested(monitor)
-        monitor.turn()
+        monitor.turn(is_observed=self.backend.trouble() is None)
         self.backend.upload_at_checkpoint(self.record, self.clock)
         self._check_outputs(monitor)
         self.availability.note_trouble()
