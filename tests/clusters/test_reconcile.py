@@ -131,3 +131,23 @@ def test_credentials_of_another_account_can_neither_plan_nor_remove(
             command()
     aws.identity = Identity("123456789012", "")
     require_account(named, terraform, context)
+
+
+def test_state_of_another_region_is_refused_on_a_machine_without_the_folder(
+    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terraform would find nothing in the region of the file, and drop the cluster from the shared state."""
+    text = "name: vision\nregion: eu-west-1\nstate: {bucket: states, region: us-east-1}\n"
+    named = replace(named, cluster=parse_cluster(text), text=text)
+    made = state(
+        aws_eks_cluster={"id": "vision", "arn": "arn:aws:eks:us-west-2:111111111111:cluster/vision"},
+        aws_iam_role={"id": "vision-run", "arn": "arn:aws:iam::111111111111:role/vision-run"},
+        aws_s3_bucket={"id": "b", "arn": "arn:aws:s3:::b"},
+    )
+    terraform: Any = SimpleNamespace(state=lambda: made)
+    aws: Any = SimpleNamespace(identity=Identity("111111111111", ""))
+    monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(aws))
+    with pytest.raises(UsageError, match="vision was made in us-west-2, and its file says eu-west-1"):
+        require_account(named, terraform, context)
+    made = made[1:]  # only resources without a region are left
+    require_account(named, terraform, context)

@@ -9,6 +9,7 @@ from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.storage.kept_bucket import usable_key
 from windlass.clusters.terraform.folder import FolderError
+from windlass.clusters.working_folder import other_region
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 
@@ -89,25 +90,30 @@ def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -
 
 
 def require_account(named: ManagedCluster, terraform: Terraform, context: Context) -> None:
-    """Raises UsageError if the credentials belong to another account than the cluster.
+    """Raises UsageError if the credentials belong to another account than the cluster, or its file names another
+    region.
 
     Terraform would find no resources there and drop them from the state, while AWS bills them. The outputs of the last
     `up` name the account too: after a destroy that left resources, the state is empty. Raises TerraformError, AwsError,
     FolderError.
     """
-    from windlass.clusters.eks.contents import accounts
+    from windlass.clusters.eks.contents import accounts, regions
 
     outputs = named.outputs()
     owners = {outputs.account_id} if outputs is not None else set()
+    name, region = named.cluster.name, named.cluster.region
     try:
         named.folder.local_state()
     except FolderError:  # recovery rebuilds a damaged state, in which no account can be read
         pass
     else:
-        owners |= accounts(terraform.state())
+        state = terraform.state()
+        owners |= accounts(state)
+        if (found := regions(state)) and region not in found:
+            raise other_region(name, ", ".join(sorted(found)), region)
     if owners:
         with named.aws(context) as aws:
-            require_owner(named.cluster.name, owners, aws)
+            require_owner(name, owners, aws)
 
 
 def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:

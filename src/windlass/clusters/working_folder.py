@@ -114,8 +114,13 @@ def _refuse_other_region(named: ManagedCluster) -> None:
     before = named.folder.variables().get("region")
     if before in (None, named.cluster.region) or not _may_have_resources(named):
         return
-    raise UsageError(
-        f"{named.cluster.name} was made in {before}, and its file says {named.cluster.region}",
+    raise other_region(named.cluster.name, before, named.cluster.region)
+
+
+def other_region(name: str, before: str, region: str) -> UsageError:
+    """Returns the error for a cluster file whose region is not that of the existing cluster."""
+    return UsageError(
+        f"{name} was made in {before}, and its file says {region}",
         f"write region: {before}; a cluster elsewhere gets another name, or this one is removed first",
     )
 

@@ -58,8 +58,18 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
 
 def accounts(state: Iterable[StateResource]) -> frozenset[str]:
     """Returns the account numbers in the ARNs of a state."""
+    return frozenset(account for _, account in _owners(state) if account.isdigit())
+
+
+def regions(state: Iterable[StateResource]) -> frozenset[str]:
+    """Returns the regions in the ARNs of a state; ARNs of global services such as IAM have none."""
+    return frozenset(region for region, _ in _owners(state) if region)
+
+
+def _owners(state: Iterable[StateResource]) -> list[tuple[str, str]]:
+    """Returns region and account of each ARN in a state."""
     arns = (str(one.values.get("arn") or "").split(":") for one in state if one.mode == "managed")
-    return frozenset(parts[4] for parts in arns if len(parts) > 5 and parts[4].isdigit())
+    return [(parts[3], parts[4]) for parts in arns if len(parts) > 5]
 
 
 def _first(blocks: Any) -> dict[str, Any]:
