@@ -67,7 +67,8 @@ def down(
 ) -> ClusterRemoved | None:
     """Removes the cluster; returns None if `confirm` declines. Can be repeated, also after a crash.
 
-    Raises UsageError while runs are active or files are in no bucket, TerraformError, AwsError, EngineError.
+    Raises UsageError while runs are active or files are in no bucket, Interrupted after a stop request, TerraformError,
+    AwsError, EngineError.
     """
     began = time.monotonic()
     with named.folder.locked("cluster down"):
@@ -93,12 +94,16 @@ def down(
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
-        if not confirm(cluster_plan(named, plan, context, listed), found):
-            return None
+        shown = cluster_plan(named, plan, context, listed)
+        with stop.interruptible("stopped before the removal; nothing was removed"):
+            if not confirm(shown, found):
+                return None
         with named.aws(context) as aws:
-            lost = export(named, found.contents, aws, on_event, force=force)
+            with stop.interruptible("stopped during the export of FSx, which continues in AWS; nothing was removed"):
+                lost = export(named, found.contents, aws, on_event, force=force)
             lost += tuple(f"{one}, which were deleted" for one in listed)
-            drained = drain_cluster(named, found, on_event, force=force)
+            with stop.interruptible("stopped while draining; load balancers, volumes and nodes may be deleted already"):
+                drained = drain_cluster(named, found, on_event, force=force)
             is_changed = keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket)
             if listed:
                 is_changed |= allow_deletion(terraform, on_event, "aws_ecr_repository")

@@ -165,19 +165,22 @@ def up(
         is_change = not plan.summary.is_empty or bool(plan.summary.output_changes)
         if not force:
             require_kept(plan.summary)
-        if is_change and not confirm(shown):
-            return None
+        with stop.interruptible("stopped before terraform apply started"):
+            if is_change and not confirm(shown):
+                return None
         # Another machine may have removed the cluster since these outputs were written.
         has_cluster = any(one.address == CLUSTER for one in terraform.state())
         if with_components and has_cluster and (before := named.outputs()) is not None:
-            retire(named, before, context, on_event)
+            with stop.interruptible("stopped while uninstalling operators"):
+                retire(named, before, context, on_event)
         if is_change:
             on_event(StageStarted(f"applying: {plan.summary.text}"))
             done = terraform.apply(plan)
         outputs = Outputs.of(terraform.outputs())
         (named.folder.path / EXPORTED).unlink(missing_ok=True)
         connect(named, outputs)
-        components = install(named, outputs, context, on_event, runs) if with_components else ()
+        with stop.interruptible("stopped while installing operators; Terraform has finished"):
+            components = install(named, outputs, context, on_event, runs) if with_components else ()
     return ClusterMade(
         named.cluster.name,
         named.cluster.region,

@@ -196,7 +196,7 @@ def test_first_stop_terminates_and_second_explains_the_cost_of_a_kill(scene: Sce
 def test_a_stop_before_an_apply_starts_nothing(scene: Scene) -> None:
     plan = scene.terraform().plan()
     scene.stop.count += 1
-    with pytest.raises(Interrupted, match="nothing was changed"):
+    with pytest.raises(Interrupted, match="stopped before terraform apply started"):
         scene.terraform().apply(plan)
     assert plan.path.exists()
 
@@ -207,6 +207,23 @@ def test_signals_of_this_process_are_counted(scene: Scene) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         until(lambda: stop.count == 2)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_ends_interruptible_work_at_once_and_prevents_further_work() -> None:
+    done: list[str] = []
+
+    def work(number: int, text: str) -> None:
+        with stop.interruptible(text):
+            signal.raise_signal(number)
+            done.append(text)
+
+    with StopRequests() as stop:
+        for text in ("stopped while draining", "stopped before the removal"):
+            with pytest.raises(Interrupted, match=text):
+                work(signal.SIGTERM, text)
+        assert (stop.count, done) == (1, [])
+        signal.raise_signal(signal.SIGINT)
+        assert stop.count == 2
 
 
 def test_killed_terraform_leaves_a_marker_file(scene: Scene) -> None:

@@ -265,7 +265,7 @@ class Terraform:
     def _run(self, name: str, flags: Sequence[str], *, is_json: bool = True) -> commands.Finished:
         """Runs a command that writes a log and may hold the state lock. Raises TerraformError."""
         if name == "apply" and self.stop.count:
-            raise Interrupted(f"stopped before terraform {name}; nothing was changed", "run the command again")
+            raise Interrupted(f"stopped before terraform {name} started", "run the command again")
         if (earlier := self._followed()) is not None:
             self._mark_followed(earlier)
         words = name.split("-") if name.startswith("state-") else [name]

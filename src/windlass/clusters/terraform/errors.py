@@ -32,7 +32,7 @@ class StalePlan(TerraformError):
 
 
 class Interrupted(TerraformError):
-    """A stop was requested, and Terraform exited cleanly before it had finished."""
+    """A stop was requested: Terraform exited cleanly before it had finished, or other work of the command was ended."""
 
     exit_code = 130
 
