@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from windlass.clusters.aws import AccessDenied
 from windlass.clusters.recovery.search import (
     Finder,
     FoundResource,
@@ -68,15 +69,29 @@ def _openid_connect_provider(search: Search, values: Values) -> Sequence[FoundRe
 
 
 def _keys(search: Search) -> Sequence[FoundResource]:
-    """Returns customer keys with the cluster's tag. The list of keys has no tags, so each key is queried."""
+    """Returns customer keys with the cluster's tag. The list of keys has no tags, so each key is queried.
+
+    A key whose policy denies its tags is reported in `search.unread`: the policy of a cluster's key allows them.
+    Raises AccessDenied if the tags of no key can be read.
+    """
     found = []
+    tags_of: dict[str, Any] = {}
+    denied: dict[str, AccessDenied] = {}
     for key in search.pages("kms", "list_keys", "Keys"):
-        tags = search.call("kms", "list_resource_tags", KeyId=key["KeyId"]).get("Tags")
+        id = key["KeyId"]
+        try:
+            tags_of[id] = search.call("kms", "list_resource_tags", KeyId=id).get("Tags")
+        except AccessDenied as error:
+            denied[id] = error
+    if denied and not tags_of:
+        raise next(iter(denied.values()))
+    search.unread |= {f"the KMS key {id}, whose tags cannot be read" for id in denied}
+    for id, tags in tags_of.items():
         if search.owns(tags):
-            about = search.call("kms", "describe_key", KeyId=key["KeyId"]).get("KeyMetadata") or {}
+            about = search.call("kms", "describe_key", KeyId=id).get("KeyMetadata") or {}
             status = Status.GOING if about.get("KeyState") == "PendingDeletion" else Status.READY
             created = str(about.get("CreationDate") or "")
-            found.append(FoundResource(key["KeyId"], status, tag_of(tags, "Name"), created))
+            found.append(FoundResource(id, status, tag_of(tags, "Name"), created))
     return found
 
 

@@ -58,9 +58,8 @@ class _Recovery:
         untainted = self._untaint()
         duplicates, orphans = self._extra()
         self._terraform.mark_recovered()
-        return RecoveryReport(
-            self._lock, imported, untainted, duplicates, orphans, tuple(self._found.foreign), tuple(self._found.unknown)
-        )
+        unknown = (*self._found.unknown, *sorted(self._search.unread))
+        return RecoveryReport(self._lock, imported, untainted, duplicates, orphans, tuple(self._found.foreign), unknown)
 
     def _follow(self) -> None:
         try:

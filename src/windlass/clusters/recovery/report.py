@@ -61,7 +61,7 @@ class RecoveryReport:
     orphans: tuple[Orphan, ...] = ()
     foreign: tuple[Foreign, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Addresses missing in the state whose type the recovery cannot search for."""
+    """Addresses missing in the state whose type the recovery cannot search for, and objects that it may not read."""
 
     @property
     def is_clean(self) -> bool:

@@ -79,6 +79,8 @@ class Search:
 
     def __init__(self, aws: Aws, cluster: str) -> None:
         self.aws, self.cluster = aws, cluster
+        self.unread: set[str] = set()
+        """Objects that the credentials may not read, so that their cluster is unknown."""
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Returns the response of one call; empty if the named object does not exist. Raises AwsError."""

@@ -1,11 +1,17 @@
-"""Finds existing EKS clusters with their parts, repositories, queues, rules, log groups, alarms, topics and budgets."""
+"""Finds existing EKS clusters with their parts, repositories, queues, rules, log groups and budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from windlass.clusters.aws import partition
 from windlass.clusters.recovery.search import Finder, FoundResource, Search, Values, need, status_of
+
+
+def _parts(owner: Sequence[FoundResource], ids: Sequence[str]) -> Sequence[FoundResource]:
+    """Returns parts of a named resource, which have no tags of their own; they belong to the cluster if it does."""
+    return [FoundResource(id, is_ours=one.is_ours) for one in owner for id in ids]
 
 
 def _eks(found: Any, id: str, search: Search) -> Sequence[FoundResource]:
@@ -42,18 +48,20 @@ def _eks_access_policy(search: Search, values: Values) -> Sequence[FoundResource
     cluster, principal, policy = (need(values, name) for name in ("cluster_name", "principal_arn", "policy_arn"))
     arguments = {"clusterName": cluster, "principalArn": principal}
     found = search.pages("eks", "list_associated_access_policies", "associatedAccessPolicies", **arguments)
-    return [FoundResource(f"{cluster}#{principal}#{policy}") for one in found if one["policyArn"] == policy]
+    ids = [f"{cluster}#{principal}#{policy}" for one in found if one["policyArn"] == policy]
+    return _parts(_eks_cluster(search, {"name": cluster}), ids)
 
 
 def _eks_pod_identity(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, namespace, account = (need(values, name) for name in ("cluster_name", "namespace", "service_account"))
     arguments = {"clusterName": cluster, "namespace": namespace, "serviceAccount": account}
     found = search.pages("eks", "list_pod_identity_associations", "associations", **arguments)
-    return [
-        FoundResource(f"{cluster},{one['associationId']}")
+    ids = [
+        f"{cluster},{one['associationId']}"
         for one in found
         if one["namespace"] == namespace and one["serviceAccount"] == account
     ]
+    return _parts(_eks_cluster(search, {"name": cluster}), ids)
 
 
 def _ecr_repository(search: Search, values: Values) -> Sequence[FoundResource]:
@@ -66,7 +74,7 @@ def _ecr_repository(search: Search, values: Values) -> Sequence[FoundResource]:
 def _ecr_lifecycle(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "repository")
     found = search.call("ecr", "get_lifecycle_policy", repositoryName=name)
-    return [FoundResource(name)] if found.get("lifecyclePolicyText") else []
+    return _parts(_ecr_repository(search, {"name": name}), [name]) if found.get("lifecyclePolicyText") else []
 
 
 def _queue(search: Search, values: Values) -> Sequence[FoundResource]:
@@ -95,7 +103,8 @@ def _event_target(search: Search, values: Values) -> Sequence[FoundResource]:
     rule, target = need(values, "rule"), need(values, "target_id")
     bus = str(values.get("event_bus_name") or "default")
     found = search.pages("events", "list_targets_by_rule", "Targets", Rule=rule, EventBusName=bus)
-    return [FoundResource(f"{bus}/{rule}/{target}") for one in found if one["Id"] == target]
+    ids = [f"{bus}/{rule}/{target}" for one in found if one["Id"] == target]
+    return _parts(_event_rule(search, {"name": rule, "event_bus_name": bus}), ids)
 
 
 def _log_group(search: Search, values: Values) -> Sequence[FoundResource]:
@@ -110,34 +119,14 @@ def _log_group(search: Search, values: Values) -> Sequence[FoundResource]:
     ]
 
 
-def _alarm(search: Search, values: Values) -> Sequence[FoundResource]:
-    name = need(values, "alarm_name")
-    found = search.call("cloudwatch", "describe_alarms", AlarmNames=[name]).get("MetricAlarms") or ()
-    return [FoundResource(name) for one in found if one["AlarmName"] == name]
-
-
-def _topic(search: Search, values: Values) -> Sequence[FoundResource]:
-    name = need(values, "name")
-    found = [one["TopicArn"] for one in search.pages("sns", "list_topics", "Topics")]
-    return [
-        FoundResource(
-            arn, is_ours=search.owns(search.call("sns", "list_tags_for_resource", ResourceArn=arn).get("Tags"))
-        )
-        for arn in found
-        if arn.rpartition(":")[2] == name
-    ]
-
-
 def _budget(search: Search, values: Values) -> Sequence[FoundResource]:
     name, account = need(values, "name"), str(values.get("account_id") or search.aws.identity.account_id)
     found = search.call("budgets", "describe_budget", AccountId=account, BudgetName=name)
-    return [FoundResource(f"{account}:{name}")] if found.get("Budget") else []
-
-
-def _parameter(search: Search, values: Values) -> Sequence[FoundResource]:
-    name = need(values, "name")
-    found = search.call("ssm", "get_parameters", Names=[name]).get("Parameters")
-    return [FoundResource(name)] if found else []
+    if not found.get("Budget"):
+        return []
+    arn = f"arn:{partition(search.aws.region)}:budgets::{account}:budget/{name}"
+    tags = search.call("budgets", "list_tags_for_resource", ResourceARN=arn).get("ResourceTags")
+    return [FoundResource(f"{account}:{name}", is_ours=search.owns(tags))]
 
 
 FINDERS: Final[Mapping[str, Finder]] = {
@@ -154,8 +143,5 @@ FINDERS: Final[Mapping[str, Finder]] = {
     "aws_cloudwatch_event_rule": _event_rule,
     "aws_cloudwatch_event_target": _event_target,
     "aws_cloudwatch_log_group": _log_group,
-    "aws_cloudwatch_metric_alarm": _alarm,
-    "aws_sns_topic": _topic,
     "aws_budgets_budget": _budget,
-    "aws_ssm_parameter": _parameter,
 }
