@@ -257,16 +257,12 @@ class JobAttempt(Attempt):
         self._is_stop_requested = False
         self._ended_at: float | None = None
         """Monotonic time of the first description in which the job has ended."""
-        self._unread_since: float | None = None
-        """Monotonic time since which the logs cannot be read; None if they can."""
-        self._unread = ""
-        """Why the attempt ends without the last lines of its logs; empty if it does not, or after the warning."""
+        self._unread: tuple[float, str] | None = None
+        """Monotonic time since which the logs cannot be read, and why; None if they can."""
         self._absent_since: float | None = None
         """Monotonic time since which the service reports that the job does not exist."""
-        self._is_isolation_reported = False
-        """Whether the warning about hosts without namespaces was reported."""
-        self._are_skipped_reported = False
-        """Whether the warning about files that were not uploaded was reported."""
+        self._warned: set[str] = set()
+        """Messages of the warnings that were reported."""
         self._num_reported = 0
         """Number of the job's transitions that were reported."""
         self._poll_now = threading.Event()
@@ -313,14 +309,10 @@ class JobAttempt(Attempt):
 
     def reports(self) -> Iterator[NodeEvent]:
         """Yields events for everything that the service has reported about the job since the last call."""
-        hosts = self.description.get("WindlassHosts") or {}
-        if hosts.get("isolation") == "folders" and not self._is_isolation_reported:
-            self._is_isolation_reported = True
-            yield NodeWarning(
-                time.time(),
-                f"hosts have no namespaces here ({hosts.get('why')}): SAGEMAKER_BASE_DIR names "
-                "the folder used in place of /opt/ml, host names are addresses, and PID 1 is not the container's",
-            )
+        for warning in self._warnings():
+            if warning.message not in self._warned:
+                self._warned.add(warning.message)
+                yield warning
         for one in self._transitions[self._num_reported :]:
             self._num_reported += 1
             if (stage := STAGES.get(one["Status"])) is not None:
@@ -330,13 +322,20 @@ class JobAttempt(Attempt):
                 message = f"SageMaker reclaimed the spot instances{words} and restarts the job"
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
 
-        if (skipped := self.description.get("WindlassSkipped")) and not self._are_skipped_reported:
-            self._are_skipped_reported = True
+    def _warnings(self) -> Iterator[NodeWarning]:
+        """Yields a warning for each problem of the job that its log does not show."""
+        hosts = self.description.get("WindlassHosts") or {}
+        if hosts.get("isolation") == "folders":
+            yield NodeWarning(
+                time.time(),
+                f"hosts have no namespaces here ({hosts.get('why')}): SAGEMAKER_BASE_DIR names "
+                "the folder used in place of /opt/ml, host names are addresses, and PID 1 is not the container's",
+            )
+        if skipped := self.description.get("WindlassSkipped"):
             message = f"files that the hosts have written were not uploaded: {some_of(skipped)}"
             yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
-        if self._unread:
-            message = f"the job has ended, and its last log lines cannot be read: {self._unread}"
-            self._unread = ""
+        if self.all_read and self._unread is not None:
+            message = f"the job has ended, and its last log lines cannot be read: {self._unread[1]}"
             yield NodeWarning(time.time(), message)
 
     def last_sign_of_life(self) -> float:
@@ -390,11 +389,12 @@ class JobAttempt(Attempt):
         if is_over and self._ended_at is None:
             self._ended_at = time.monotonic()
         try:
-            is_new, self._unread_since = self._read_logs(), None
+            is_new, self._unread = self._read_logs(), None
         except (Refused, Unavailable) as error:
-            if not (is_over and self._are_logs_given_up()):
+            self._unread = self._unread or (time.monotonic(), error.message)
+            if not (is_over and self._are_logs_given_up(self._unread[0])):
                 raise
-            is_new, self._unread = False, error.message
+            is_new = False
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
         if problem is not None and self.status == IN_PROGRESS:
@@ -445,15 +445,13 @@ class JobAttempt(Attempt):
         mark_late(self.folder)
         return True
 
-    def _are_logs_given_up(self) -> bool:
+    def _are_logs_given_up(self, unread_since: float) -> bool:
         """Whether the logs of the ended job have been unreadable for too long, for example without the permission.
 
-        The service has reported the end of the job, so that only the last lines are missing; later commands read them.
+        The service has reported the end of the job, and later commands read its last log lines.
         """
         assert self._ended_at is not None
-        now = time.monotonic()
-        self._unread_since = now if self._unread_since is None else self._unread_since
-        if now - max(self._ended_at, self._unread_since) <= self.log_seconds:
+        if time.monotonic() - max(self._ended_at, unread_since) <= self.log_seconds:
             return False
         mark_late(self.folder)
         return True
