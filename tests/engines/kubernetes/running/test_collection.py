@@ -260,6 +260,15 @@ def test_outputs_count_as_fetched_once_all_are(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "output", OUTPUT_DIGEST]
 
 
+def test_outputs_are_on_the_disk_before_they_count_as_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod ends afterwards, and a power failure must not leave empty files behind."""
+    synced: list[tuple[bool, bool]] = []
+    files = (tmp_path / "output" / "a", tmp_path / OUTPUT_DIGEST)
+    monkeypatch.setattr(collection, "sync", lambda _folder: synced.append((files[0].exists(), files[1].exists())))
+    move_to_outputs(written(tmp_path / "new", a=b"new"), tmp_path, "d" * 64)
+    assert synced == [(True, False), (True, True)]
+
+
 # -- what is decided --------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +437,26 @@ def test_run_reports_that_its_collection_waits_for_the_api_server(
     pods.unanswered = 0
     assert woken.wait(BOUND_SECONDS)
     assert made._found.nodes == [0]
+
+
+def test_a_pod_that_is_being_deleted_is_released_once_its_outputs_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Deleted(Pods):
+        def find(self, _api: str, _kind: str, _selector: str) -> dict[str, Any]:
+            pod = _running(0)
+            return {"items": [{**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:01:00Z"}}]}
+
+    class Releases(Control):
+        def call_all(self, requests: Sequence[tuple[Any, Request]], _seconds: float) -> Iterator[tuple[int, int]]:
+            done.extend(request.words[0] for _, request in requests)
+            return iter(())
+
+    monkeypatch.setattr(collection, "sync", lambda _folder: done.append("sync"))
+    collected(tmp_path, keeps, [0], Deleted(0), control=Releases())
+    assert done[:2] == ["sync", Request.leave().words[0]]
 
 
 def test_outputs_of_lost_nodes_are_reported_and_others_are_fetched(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from windlass.engines.kubernetes.running.reuse import ANSWER_SECONDS
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
+from windlass.storage.files import sync, write_whole
 from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, entries, measure
@@ -178,6 +179,7 @@ class OutputsCollection:
                 del remaining[node]
                 # a pod that is being deleted is released now, since it receives no later request to end
                 if "deletionTimestamp" in pod["metadata"]:
+                    sync(work)
                     list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
             if (remaining or not is_answered) and self._closed.wait(
                 next(pauses) if is_answered else UNANSWERED_SECONDS
@@ -382,11 +384,13 @@ def move_into(source: Path, target: Path) -> None:
 
 
 def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
-    """Moves the files of a folder to the outputs of a run, and marks the outputs as complete. Raises OSError."""
+    """Moves the files of a folder to the outputs of a run, and marks the outputs as complete, durably: their other copy
+    may be removed afterwards. Raises OSError.
+    """
     move_into(source, run_dir / OUTPUT)
-    part = run_dir / f"{OUTPUT_DIGEST}.{os.getpid()}"
-    part.write_text(digest)
-    part.replace(run_dir / OUTPUT_DIGEST)
+    sync(run_dir)
+    write_whole(run_dir / OUTPUT_DIGEST, digest.encode())
+    sync(run_dir)
 
 
 def _is_free(into: Path, path: str) -> bool:
