@@ -96,6 +96,15 @@ def test_prune_removes_folders(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
+def test_prune_completes_removals_whose_process_was_killed(folder: Path) -> None:
+    oldest, other = min(folder.iterdir()), folder / ".cache.removed"
+    oldest.rename(folder / f".{oldest.name}.removed")
+    other.mkdir()
+    assert retention.prune(folder, RUN, 9) == retention.Pruned()
+    assert steps(folder) == [5, 4, 3, 2]
+    assert sorted(folder.glob(".*")) == [other]
+
+
 def test_damaged_checkpoint_is_set_aside_and_removed_after_a_newer_verified_one(folder: Path) -> None:
     flip(newest(folder) / "rank-0.safetensors")
     name = newest(folder).name

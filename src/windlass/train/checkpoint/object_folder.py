@@ -94,6 +94,9 @@ class ObjectFolder(Folder):
         if checkpoint.endswith(ASIDE):
             self._store.remove(self._key(checkpoint))
 
+    def finish_removals(self) -> None:
+        """Does nothing: a checkpoint that is partly removed is listed as unfinished."""
+
     @override
     def undo_words(self, checkpoint: str) -> str:
         return f"remove {self.path}/{checkpoint}"

@@ -5,6 +5,7 @@
 | complete, of this run | beyond the newest `keep`, or older than `keep_for`; the newest is always kept |
 | damaged, of this run | set aside first; removed as above, once a newer checkpoint of this run has been verified |
 | unfinished, of this run | once it can no longer be finished |
+| hidden, because its removal was interrupted | at once, of any run |
 | unreadable, of an unknown format, of another or an unknown run | never |
 
 Standard library only, Python 3.9, because the writer process uses this module.
@@ -52,6 +53,7 @@ def prune(
     problems; it is called only before a damaged checkpoint is removed.
     """
     folder = open_folder(os.fspath(path))
+    folder.finish_removals()
     done = Pruned()
     for one in files.list_checkpoints(folder) if faults else ():
         if faults.get(one.name) is Fault.DAMAGED and one.run_id in (run_id, ""):

@@ -142,6 +142,11 @@ class Folder:
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
 
+    def finish_removals(self) -> None:
+        """Completes removals whose process was killed. Nothing lists their folders or writes to them."""
+        for hidden in Path(self.path).glob(".step-*.removed"):
+            shutil.rmtree(hidden, ignore_errors=True)
+
     def undo_words(self, checkpoint: str) -> str:
         """Describes how to use a checkpoint again that was set aside."""
         return f"rename it to {checkpoint[: -len(ASIDE)]}"
