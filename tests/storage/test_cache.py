@@ -151,6 +151,17 @@ def test_equal_sources_share_a_set(home: Path, source: Address, tmp_path: Path) 
     assert len(cache_of(home).sets()) == 1
 
 
+def test_sources_of_a_set_are_fetched_again_only_where_they_change(home: Path, source: Address, tmp_path: Path) -> None:
+    second = fill(tmp_path / "copy", SET)
+    assert [stage(home, one).num_moved for one in (source, second, source, second)] == [7, 7, 0, 0]
+    os.utime(Path(second.path, "a/1.bin"), (1, 1))
+    assert [stage(home, one).num_moved for one in (source, second, source, second)] == [0, 3, 0, 0]
+    fill(Path(second.path), {"a/2.bin": b"other"})
+    after = stage(home, second)
+    assert (after.num_moved, contents(after.folder)) == (5, {**SET, "a/2.bin": b"other"})
+    assert [stage(home, one).num_moved for one in (source, second)] == [0, 0]
+
+
 def test_concurrent_stagings_fetch_set_once(home: Path, source: Address, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: stage(home, source, tmp_path / f"link-{number}"), range(4)))
@@ -421,11 +432,15 @@ def test_set_that_cannot_fit_evicts_no_other(tmp_path: Path) -> None:
         assert [one.digest for one in cache.sets()] == [found.digest]
 
 
+@pytest.mark.parametrize("num_sources", [1, 2])
 def test_a_set_that_verify_has_found_damaged_is_not_read_by_the_next_attempt(
-    home: Path, source: Address, tmp_path: Path
+    home: Path, source: Address, tmp_path: Path, num_sources: int
 ) -> None:
     link = tmp_path / "link"
     staged = stage(home, source, link)
+    if num_sources > 1:
+        source = fill(tmp_path / "copy", SET)
+        stage(home, source)
     file = staged.folder / "a/1.bin"
     kept = file.stat()
     file.write_bytes(b"eno")

@@ -88,7 +88,7 @@ class DataCache:
                     continue  # another process has staged a newer set; the loop starts again
                 done = await self._fetch(source, place, entries, known, progress)
                 with self._locked(self._root / "lock"):
-                    known = self._sets.put(self._staging(source), done.digest)
+                    known = self._sets.put(source, self._staging(source), done.digest)
                     self._sets.use(source, known, link)
                 return known, done.num_bytes
 

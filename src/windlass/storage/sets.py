@@ -1,7 +1,11 @@
 """Data sets of a cache, each in a folder named by its digest.
 
-ROOT/sets/DIGEST a set: its `manifest.jsonl`, and its files in `files`, which do not change ROOT/sources/KEY.json the
-set that a source contained when it was last read
+| path | content |
+|---|---|
+| `sets/DIGEST/manifest.jsonl` | manifest of a set, with the versions at the source from which it was fetched |
+| `sets/DIGEST/KEY.jsonl` | the same with the versions at another source, or with later versions at the same one |
+| `sets/DIGEST/files` | files of the set, which do not change |
+| `sources/KEY.json` | digest of the set that a source contained when it was last read |
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import os
 import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -45,6 +49,8 @@ class CachedSet:
     """Time of the last use in Unix seconds."""
     sources: tuple[str, ...] = ()
     """Addresses that contained this set when they were last read."""
+    versions: Path | None = None
+    """Manifest with the versions at the source by which the set was found; None for the manifest of the set."""
 
 
 class SetFolder:
@@ -66,7 +72,8 @@ class SetFolder:
         """
         try:
             found = json.loads(self._note(str(source)).read_bytes())
-            return _set(self._folder(found["digest"]), {})
+            one, versions = _set(self._folder(found["digest"]), {}), self._versions(found["digest"], source)
+            return replace(one, versions=versions) if one is not None and versions.exists() else one
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -103,15 +110,16 @@ class SetFolder:
         with system_errors(str(one.folder)):
             write_whole(one.folder.parent / MANIFEST, self.manifest(one).with_damage(damaged).to_bytes())
 
-    def put(self, folder: Path, digest: str) -> CachedSet:
+    def put(self, source: Address, folder: Path, digest: str) -> CachedSet:
         """Moves a folder with `files` and their manifest into the cache. Raises StorageError.
 
-        An existing set of this digest has the same files unless it is damaged.
+        An existing set of this digest has the same files unless it is damaged; only the versions at `source` are new.
         """
         final = self._folder(digest)
         with system_errors(str(final)):
             final.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             if (found := self.sound(final / FILES)) is not None:
+                (folder / FILES / manifests.IN_FOLDER).replace(self._versions(digest, source))
                 shutil.rmtree(folder)
                 return found
             if final.exists():
@@ -160,6 +168,9 @@ class SetFolder:
             raise StorageError(f"{digest} is no digest of a set")
         return self._root / "sets" / number
 
+    def _versions(self, digest: str, source: Address) -> Path:
+        return self._folder(digest) / f"{key_of(str(source))}.jsonl"
+
     def _folders(self) -> list[Path]:
         try:
             return list((self._root / "sets").iterdir())
@@ -187,11 +198,12 @@ def link_tree(one: CachedSet, to: Path) -> None:
     with system_errors(str(to)):
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir(parents=True)
-        for file in _unchanged(one):
+        files = list(_unchanged(one))
+        for file in files:
             path = to / file.name
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(one.folder / file.name, path)
-        write_whole(to / manifests.IN_FOLDER, (one.folder.parent / MANIFEST).read_bytes())
+        write_whole(to / manifests.IN_FOLDER, Manifest.of(files).to_bytes())
 
 
 def remove_others(files: Path, wanted: Container[str]) -> None:
@@ -232,22 +244,26 @@ def _is_in(known: Mapping[str, tuple[int, str]], entry: Entry) -> bool:
 
 
 def _unchanged(one: CachedSet) -> Iterator[File]:
-    """Yields the files of a set that are unchanged since they were written."""
+    """Yields the files of a set that are unchanged since they were written, with their versions at its source."""
     found, place = _manifest(one.folder.parent), Folder(Address("folder", "", str(one.folder)))
-    if found is not None:
-        files = (file for file in found.files.values() if not file.is_damaged)
-        yield from (file for file in files if place.version_of(file.name) == file.version)
+    at_source = None if one.versions is None else _manifest_at(one.versions)
+    for file in () if found is None else found.files.values():
+        if not file.is_damaged and place.version_of(file.name) == file.version:
+            yield file if at_source is None else replace(file, source=at_source.files[file.name].source)
 
 
 def _manifest(folder: Path) -> Manifest | None:
-    path = folder / MANIFEST
+    return _manifest_at(folder / MANIFEST)
+
+
+def _manifest_at(path: Path) -> Manifest | None:
     try:
         return _read(path, version(path.stat()))
     except (OSError, BadManifest):
         return None
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _read(path: Path, _version: str) -> Manifest:
     """Reads a manifest, cached because staging needs it several times. Raises OSError, BadManifest."""
     return Manifest.from_bytes(path.read_bytes())
