@@ -10,7 +10,7 @@ import pytest
 
 from windlass.actions import clusters
 from windlass.clusters import down as removal
-from windlass.clusters.find import StageStarted
+from windlass.clusters.find import StageStarted, Warned
 from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
 from windlass.views.services import ServiceList, UnansweredTarget
@@ -45,11 +45,11 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def removed(tmp_path: Path, *, force: bool, is_confirmed: bool = True) -> list[str]:
-    """Removes the cluster and returns the headings of the stages."""
+    """Removes the cluster and returns the headings of the stages and the warnings."""
     events: list[Any] = []
     context, stop = Context({}, tmp_path), SimpleNamespace()
     clusters.down(VISION, context, events.append, lambda *_: is_confirmed, stop, force=force)  # type: ignore[arg-type]
-    return [one.text for one in events if isinstance(one, StageStarted)]
+    return [one.text for one in events if isinstance(one, StageStarted | Warned)]
 
 
 def test_down_refuses_while_a_service_is_up(closed: list[str], tmp_path: Path) -> None:

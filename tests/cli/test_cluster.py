@@ -24,7 +24,7 @@ from windlass.clusters.audit.report import AuditReport, FoundObject, PriceKey, U
 from windlass.clusters.components.resources import Ref
 from windlass.clusters.down import ClusterRemoved
 from windlass.clusters.eks.outputs import Outputs
-from windlass.clusters.find import find
+from windlass.clusters.find import StageStarted, Warned, find
 from windlass.clusters.holdings import Holding
 from windlass.clusters.plan import ClusterPlan
 from windlass.clusters.security_groups import AddedRule
@@ -393,7 +393,13 @@ def test_brief_progress_shows_only_warnings(capsys: pytest.CaptureFixture[str]) 
     show(ResourceDone("aws_kms_key.main", "create", 9.0))
     show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
     show(Diagnostic("error", "is in the exception"))
+    show(StageStarted("planning"))
+    show(Warned("duplicate: aws_nat_gateway vision-a: nat-2 is in no state and bills"))
     show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))
     show(TerraformNote("\x1b[32mstopping\x1b[0m\n now"))
     show(SimpleNamespace())
-    assert capsys.readouterr().err.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]
+    assert capsys.readouterr().err.splitlines() == [
+        "  warning deprecated (a.tf:3)",
+        "  warning duplicate: aws_nat_gateway vision-a: nat-2 is in no state and bills",
+        "  stopping now",
+    ]

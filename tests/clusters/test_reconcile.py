@@ -16,7 +16,14 @@ from tests.clusters.eks.test_outputs import VALUES
 from windlass.clusters.aws import Aws, Identity, NotThere
 from windlass.clusters.down import down
 from windlass.clusters.find import OUTPUTS, ManagedCluster
-from windlass.clusters.reconcile import CLUSTER, recover, recovery_lines, require_account, require_known
+from windlass.clusters.reconcile import (
+    CLUSTER,
+    recover,
+    recovery_lines,
+    recovery_warnings,
+    require_account,
+    require_known,
+)
 from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
 from windlass.clusters.status import status
 from windlass.clusters.storage.bucket import Bucket
@@ -81,12 +88,14 @@ def test_recovery_reports_what_the_user_must_check() -> None:
     assert recovery_lines(report) == [
         "imported: aws_vpc.main (vpc-1)",
         "complete, and no longer tainted: aws_eks_cluster.main",
+    ]
+    assert recovery_warnings(report) == [
         "duplicate: aws_nat_gateway vision-a: nat-2 is in no state and bills",
         "of this cluster but in no state: aws_ebs_volume data (vol-1)",
         "has the name of aws_iam_role.run but does not belong to this cluster: vision-run",
         "not searched for: aws_cloudcontrolapi_resource.s3_files",
     ]
-    assert recovery_lines(RecoveryReport()) == []
+    assert recovery_lines(RecoveryReport()) == recovery_warnings(RecoveryReport()) == []
 
 
 def state(**types: dict[str, Any]) -> list[Any]:

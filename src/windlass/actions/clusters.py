@@ -10,7 +10,7 @@ from windlass.actions.all_services import close, list_all
 from windlass.actions.targets import find_target, target_names
 from windlass.clusters import down as removal
 from windlass.clusters import up as clusters
-from windlass.clusters.find import StageStarted
+from windlass.clusters.find import StageStarted, Warned
 from windlass.engines import engine_class
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
@@ -81,7 +81,7 @@ def down(
 
     def confirmed(plan: ClusterPlan, usage: ClusterUsage) -> bool:
         for target in unanswered:
-            on_event(StageStarted(f"services of {target.target} are unknown and will not be closed: {target.reason}"))
+            on_event(Warned(f"services of {target.target} are unknown and will not be closed: {target.reason}"))
         if not confirm(plan, usage):
             return False
         for one in services:
@@ -107,4 +107,4 @@ def _close(one: ServiceView, context: Context, on_event: OnEvent) -> None:
     try:
         close(one.name, one.target, context, lambda line: on_event(StageStarted(line)))
     except WindlassError as error:
-        on_event(StageStarted(f"{one.name} was not closed: {error.message}"))
+        on_event(Warned(f"{one.name} was not closed: {error.message}"))

@@ -120,7 +120,13 @@ class Progress:
         if not event.is_error and event.summary not in OF_TARGETS:
             # errors are shown with the exception that the command raises
             where = f" ({event.where})" if event.where else ""
-            self._line(f"  {self._paint('warning', 'yellow')} {visible(event.summary)}{where}", is_important=True)
+            self._warn(f"{event.summary}{where}")
+
+    def _Warned(self, event: Any) -> None:  # noqa: N802
+        self._warn(event.text)
+
+    def _warn(self, text: str) -> None:
+        self._line(f"  {self._paint('warning', 'yellow')} {visible(text)}", is_important=True)
 
     def _CommandStarted(self, event: Any) -> None:  # noqa: N802
         self._command = event.command

@@ -11,7 +11,7 @@ from windlass.clusters.audit.named import audit, audited_network
 from windlass.clusters.audit.report import AuditReport
 from windlass.clusters.drain import Drained
 from windlass.clusters.eks.contents import contents
-from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted, Warned
 from windlass.clusters.holdings import Holding
 from windlass.clusters.kubernetes import api_client
 from windlass.clusters.plan import ClusterPlan, cluster_plan
@@ -147,7 +147,7 @@ def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent,
 
     if found.contents.api is None or found.unchecked:
         if found.unchecked:
-            on_event(StageStarted(f"not draining: {found.unchecked}"))
+            on_event(Warned(f"not draining: {found.unchecked}"))
         return Drained()
     on_event(StageStarted("draining: load balancers, volumes, nodes of Karpenter"))
     with api_client(named, found.contents.api) as client:

@@ -24,7 +24,7 @@ OUTPUTS: Final = "outputs.json"
 KUBECONFIG: Final = "kubeconfig"
 TARGETS: Final = "targets.yaml"
 OnEvent = Callable[[Any], None]
-"""Callback for Terraform events (`clusters.terraform.events`), component and drain steps, and `StageStarted`."""
+"""Callback for Terraform events (`clusters.terraform.events`), component and drain steps, `StageStarted`, `Warned`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class StageStarted:
 
     text: str
     """Heading of the stage, such as `installing operators`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Event: something that the user must check, because no later command reports it."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted, Warned
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.storage.kept_bucket import usable_key
 from windlass.clusters.terraform.folder import FolderError
@@ -49,15 +49,23 @@ def recover(
         report = recover_state(terraform, aws, break_lock=break_lock)
     for line in recovery_lines(report):
         on_event(StageStarted(f"  {line}"))
+    for line in recovery_warnings(report):
+        on_event(Warned(line))
 
 
 def recovery_lines(report: RecoveryReport) -> list[str]:
-    """Describes a recovery in lines: changes to the state, and resources that the user should check."""
+    """Describes what a recovery changed in the state."""
     lock = [f"released the lock of {report.lock.who}"] if report.lock is not None else []
     return [
         *lock,
         *(f"imported: {one.address} ({one.id})" for one in report.imported),
         *(f"complete, and no longer tainted: {address}" for address in report.untainted),
+    ]
+
+
+def recovery_warnings(report: RecoveryReport) -> list[str]:
+    """Describes the resources that the user must check after a recovery."""
+    return [
         *(
             f"duplicate: {one.type} {one.name}: {', '.join(one.extra)} is in no state and bills"
             for one in report.duplicates

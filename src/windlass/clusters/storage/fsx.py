@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.clusters.aws import Aws, NotThere, aws_errors
 from windlass.clusters.eks.outputs import FSX_PATH
-from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted, Warned
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.clock import Clock
@@ -143,7 +143,7 @@ def export(named: ManagedCluster, found: Contents, aws: Aws, on_event: OnEvent, 
             lost.append(
                 f"the file system {system} was not exported, and was deleted with all its files: {error.message}"
             )
-            on_event(StageStarted(f"continuing without the export of {system}: {error.message}"))
+            on_event(Warned(f"continuing without the export of {system}: {error.message}"))
     return tuple(lost)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.aws import NotThere, aws_errors
-from windlass.clusters.find import OnEvent, StageStarted
+from windlass.clusters.find import OnEvent, StageStarted, Warned
 from windlass.clusters.storage import bucket_key
 from windlass.clusters.storage.bucket import ADDRESS, Bucket
 from windlass.clusters.storage.bucket_key import ALIAS, KEY
@@ -161,9 +161,7 @@ def usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
     try:
         key = bucket_key.key_of(aws, bucket)
     except NotThere as error:
-        on_event(
-            StageStarted(f"the KMS key of s3://{bucket} is deleted, and objects that it encrypted are lost: {error}")
-        )
+        on_event(Warned(f"the KMS key of s3://{bucket} is deleted, and objects that it encrypted are lost: {error}"))
         return ""
     if key is None or key.cluster != cluster:
         return ""
