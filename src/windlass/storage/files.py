@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from windlass.storage.place import Buffer
+from windlass.stores.store import Body
 
 SYNC_FILE_RANGE_WRITE: Final = 2
 WRITE_BYTES: Final = 32 << 10
@@ -78,7 +78,7 @@ def _descriptors(pid: int) -> int:
     return os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def write_at(descriptor: int, start: int, data: Buffer) -> None:
+def write_at(descriptor: int, start: int, data: Body) -> None:
     """Writes all of `data` at offset `start`. Raises OSError."""
     view = memoryview(data)
     while view:

@@ -39,6 +39,8 @@ SUPERVISOR_PARTS: Final = (
     "spec/__init__.py",
     "spec/labels.py",
     "spec/pod_patch.py",
+    "storage/__init__.py",
+    "storage/files.py",
     "stores",
     "supervise",
     "worker",
