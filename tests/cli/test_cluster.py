@@ -228,7 +228,10 @@ def test_commands_of_clusters_import_no_boto3_before_they_need_it(environ: dict[
 PRICE = Estimate(
     (Row("EKS control plane", None, 0.1, 73.0, False, ""), Row("EFS", None, None, None, True, "")),
     266.0,
-    (PoolCost("a100", (), 43.9), PoolCost("p6", (), None)),
+    (
+        PoolCost("a100", (Row("2 nodes of pool a100 (p4d.24xlarge)", None, 43.8, 31_974.0, False, ""),), 43.9),
+        PoolCost("p6", (Row("4 nodes of pool p6 (p6-b300.48xlarge)", None, None, None, False, "no price"),), None),
+    ),
     ("4 × p6-b300.48xlarge",),
     ("2026-02-09", "2026-02-09"),
 )
@@ -249,8 +252,8 @@ def test_plan_lists_few_resources_and_counts_many() -> None:
     assert any("reachable only from the VPC" in line for line in lines)
     assert "no price is known for: 4 × p6-b300.48xlarge; windlass prices update --region us-west-2" in lines
     assert "idle: 266 USD a month" in lines  # the unknown price is a pool's, which costs nothing while idle
-    assert "pool a100 with all its nodes: 43.90 USD an hour" in lines
-    assert "pool p6 with all its nodes: unknown" in lines
+    assert "2 nodes of pool a100 (p4d.24xlarge), with disks: 43.90 USD an hour" in lines
+    assert "4 nodes of pool p6 (p6-b300.48xlarge), with disks: unknown" in lines
 
 
 def report(*found: FoundObject, unknown: tuple[Unknown, ...] = ()) -> AuditReport:

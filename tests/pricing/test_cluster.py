@@ -69,7 +69,7 @@ def test_team_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced(
         network={"nat": "per-zone"},
         system={"instances": ["m5.xlarge"], "min": 3, "max": 6, "disk": "100GiB"},
-        gpus=[{"name": "a10g", "instances": ["g5.12xlarge", "g5.24xlarge"], "max": 4}],
+        gpus=[{"name": "a10g", "instances": ["g5.12xlarge"], "max": 4}],
         storage={"efs": True, "fsx": True},
     )
     assert pytest.approx(799.98, abs=0.01) == TEAM
@@ -102,6 +102,18 @@ def test_large_cluster_costs_the_sum_worked_out_by_hand() -> None:
 def test_existing_keys_are_paid_for_by_their_owner() -> None:
     keys = {purpose: f"arn:aws:kms:us-east-1:123456789012:key/{purpose}-1" for purpose in ("secrets", "registry")}
     assert priced(encryption=keys).base_month_usd == pytest.approx(SMALLEST - 2, abs=0.01)
+
+
+def test_pool_of_several_types_costs_as_if_all_nodes_had_the_most_expensive_one() -> None:
+    def cost(*instances: str, **more: str) -> Estimate:
+        return priced(gpus=[{"name": "a10g", "instances": instances, "max": 4, **more}])
+
+    mixed, [most] = cost("g5.xlarge", "g5.12xlarge", "g5.2xlarge"), cost("g5.12xlarge").pools
+    assert mixed.pools[0].per_hour_usd == most.per_hour_usd
+    assert mixed.pools[0].rows[0].what == "4 nodes of pool a10g (most expensive of g5.xlarge, g5.12xlarge, g5.2xlarge)"
+    [unknown] = cost("g5.xlarge", "g9.xlarge").pools
+    assert unknown.per_hour_usd is None
+    assert unknown.rows[0].unknown.startswith("no price of g9.xlarge in us-east-1 is known")
 
 
 def test_charges_by_use_have_a_price_but_no_cost() -> None:

@@ -84,7 +84,7 @@ def price_lines(price: Estimate, region: str, paint: Paint) -> list[str]:
     lines += ["", f"idle: {paint(f'{least}{price.base_month_usd:,.0f} USD a month', bold=True)}"]
     for pool in price.pools:
         amount = "unknown" if pool.per_hour_usd is None else f"{pool.per_hour_usd:,.2f} USD an hour"
-        lines.append(f"pool {pool.name} with all its nodes: {amount}")
+        lines.append(f"{visible(pool.rows[0].what)}, with disks: {amount}")
     if price.unknown:
         unknown = ", ".join(map(visible, price.unknown))
         lines.append(f"no price is known for: {unknown}; windlass prices update --region {region}")

@@ -24,6 +24,8 @@ class Item:
     idle."""
     is_spot: bool = False
     """Whether the resource is a spot instance."""
+    others: tuple[str, ...] = ()
+    """Charges that may be billed instead, such as other instance types of the pool; the highest price counts."""
     why_unknown: str = ""
     """Why the resource has no price, if `charge` is empty."""
 
@@ -94,18 +96,30 @@ def _row(item: Item, region: str, table: Table) -> Row:
         None if price is None or is_by_use else hourly(price, item.quantity),
         None if price is None or is_by_use else monthly(price, item.quantity),
         is_by_use,
-        "" if price is not None else item.why_unknown or unknown(item.charge, region, is_spot=item.is_spot),
+        "" if price is not None else item.why_unknown or _unknown(item, region, table),
     )
 
 
 def _price(item: Item, region: str, table: Table) -> Price | None:
-    """Returns the price of an item; for spot instances the highest price of the range, as an upper bound."""
+    """Returns the highest price of an item's charges; None if one of them is unknown."""
     if not item.charge:
         return None
-    if item.is_spot:
-        found = table.spot_range(item.charge.removeprefix(EC2), region)
-        return found.high if found is not None else None
-    return table.charge(item.charge, region)
+    found = _prices(item, region, table).values()
+    return max((one for one in found if one is not None), key=lambda one: one.amount_usd) if all(found) else None
+
+
+def _prices(item: Item, region: str, table: Table) -> dict[str, Price | None]:
+    """Returns the price of each charge; for spot instances the highest price of the range, as an upper bound."""
+    if not item.is_spot:
+        return {one: table.charge(one, region) for one in (item.charge, *item.others)}
+    spot = {one: table.spot_range(one.removeprefix(EC2), region) for one in (item.charge, *item.others)}
+    return {one: found.high if found is not None else None for one, found in spot.items()}
+
+
+def _unknown(item: Item, region: str, table: Table) -> str:
+    """Explains why an item has no price: names its first charge without one."""
+    charge = next(one for one, price in _prices(item, region, table).items() if price is None)
+    return unknown(charge, region, is_spot=item.is_spot)
 
 
 def unknown(charge: str, region: str, *, is_spot: bool = False) -> str:

@@ -62,17 +62,24 @@ def _storage(cluster: Cluster) -> Iterator[Item]:
 
 
 def _nodes(pool: GpuPool, num_nodes: int, name: str, disk_mib_per_second: int) -> Iterator[Item]:
-    """Yields the items for nodes of a pool and their disks, priced by the pool's preferred instance type."""
+    """Yields the items for nodes of a pool and their disks, priced by the pool's most expensive instance type.
+
+    AWS or Karpenter chooses among the types by the pods and by capacity.
+    """
     if not num_nodes:
         return
-    first, nodes = pool.instances[0], f"{_count(num_nodes, 'node')} of pool {pool.name}"
+    first, *others = pool.instances
+    types = f"most expensive of {', '.join(pool.instances)}" if others else first
+    nodes = f"{_count(num_nodes, 'node')} of pool {pool.name}"
     if pool.capacity == "capacity-block":
         yield Item(
-            f"{nodes} ({first})", "", num_nodes, name, why_unknown="a capacity block is paid for when it is bought"
+            f"{nodes} ({types})", "", num_nodes, name, why_unknown="a capacity block is paid for when it is bought"
         )
     else:
         spot = pool.capacity == "spot"
-        yield Item(f"{nodes} ({first}{', spot' if spot else ''})", EC2 + first, num_nodes, name, is_spot=spot)
+        charges = tuple(EC2 + one for one in others)
+        what = f"{nodes} ({types}{', spot' if spot else ''})"
+        yield Item(what, EC2 + first, num_nodes, name, is_spot=spot, others=charges)
     yield Item(f"disks of pool {pool.name}", "ebs.gp3", num_nodes * pool.disk / GIB, name)
     if (above := disk_mib_per_second - FREE_MIB_PER_SECOND) > 0:
         yield Item(f"throughput of disks of pool {pool.name}", "ebs.gp3-throughput", num_nodes * above, name)
