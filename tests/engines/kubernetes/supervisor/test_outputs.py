@@ -11,6 +11,7 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
 from tests.engines.kubernetes.scene import SupervisedScene
+from tests.engines.kubernetes.supervisor.test_elsewhere import Cluster, cluster
 from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, scene
 from tests.helpers.clock import FakeClock
 from tests.helpers.until import BOUND_SECONDS, until
@@ -23,14 +24,14 @@ from windlass.engines.kubernetes.running.collection import move_to_outputs
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.engines.values import ResultsLocation
-from windlass.errors import UsageError
+from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
 from windlass.runs.phase import Phase
 from windlass.runs.store import locked
 from windlass.supervise.recorder import Recorder
 
-__all__ = ["scene"]
+__all__ = ["cluster", "scene"]
 
 DIGEST = "5f" * 32
 COLLECTED = OutputsCollected((0,), DIGEST, 1, 4)
@@ -202,6 +203,29 @@ def test_one_process_fetches_at_a_time(scene: SupervisedScene) -> None:
         assert not outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
     with pytest.raises(UsageError):
         outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
+
+
+def test_resume_is_refused_while_the_only_copy_of_the_outputs_cannot_be_fetched(scene: SupervisedScene) -> None:
+    scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
+    running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}}]}
+    spec = {"containers": [{"name": "supervisor", "command": ["python3.13", "-I"]}]}
+    scene.server.put("Pod", "holder", OF_SUPERVISOR, status=running, spec=spec)
+    scene.server.put("Job", layout.supervisor_name(RUN), {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+    with pytest.raises(EngineError, match="its outputs, which are only in the cluster and could not be fetched"):
+        scene.engine.resume(RUN)
+    assert layout.supervisor_name(RUN) in scene.server.names("Job")
+    assert scene.store.status(RUN).phase is Phase.FAILED
+
+
+@pytest.mark.parametrize("by", ["", "another-host"])
+def test_outputs_that_are_lost_or_fetched_elsewhere_do_not_prevent_a_resume(cluster: Cluster, by: str) -> None:
+    engine = cluster.machine("a")
+    cluster.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
+    if by:
+        cluster.server.marker(RUN, layout.FETCHED_MARKER, by=by)
+    with pytest.raises(ValueError, match="not enough values"):  # the plan of this run has no supervisor to start
+        engine.resume(RUN)
+    assert layout.supervisor_name(RUN) not in cluster.server.names("Job")
 
 
 def test_resume_removes_the_fetched_marker(scene: SupervisedScene) -> None:

@@ -33,7 +33,7 @@ from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Damaged
 from windlass.engines.kubernetes.supervisor.updates import RunUpdate, UpdateReader, plan_in
 from windlass.engines.resuming import reopen
 from windlass.engines.values import RunState
-from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
+from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError, error_line
 from windlass.plan.plan import Plan
 from windlass.plan.steps import SupervisorStep
 from windlass.runs import metrics, stop_request
@@ -123,6 +123,7 @@ class ClusterSupervised:
         """Continues an ended run with a new supervisor. Raises UsageError, EngineError, StoreError."""
         client, run_id = backend.client, writer.status.id
         self._require_record(client, run_id)
+        self._require_outputs(writer.status)
         with held(client, writer.status, self._store.home), writing(client, writer) as first:
             owner = client.get("v1", "ConfigMap", run_id)
             backend.create_shared(owner)
@@ -143,6 +144,19 @@ class ClusterSupervised:
             raise UsageError(
                 f"{run_id} is no longer in the cluster: {EXPIRED}", f"a new run of its job: windlass rerun {run_id}"
             )
+
+    def _require_outputs(self, status: Status) -> None:
+        """Fetches the outputs that only the supervisor's pod has, which is deleted for a resume. Raises EngineError."""
+        try:
+            self.fetch_outputs(status, is_patient=True)
+        except UsageError:  # another machine has fetched the outputs, or they are lost
+            pass
+        except (EngineError, OSError) as error:
+            raise EngineError(
+                f"{status.id} was not resumed: that deletes its outputs, which are only in the cluster and could not "
+                f"be fetched: {error_line(error)}",
+                f"windlass cp {status.id}:output FOLDER; or start a new run: windlass rerun {status.id}",
+            ) from error
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
