@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import os
@@ -457,6 +458,82 @@ def test_a_pod_that_is_being_deleted_is_released_once_its_outputs_are_on_the_dis
     monkeypatch.setattr(collection, "sync", lambda _folder: done.append("sync"))
     collected(tmp_path, keeps, [0], Deleted(0), control=Releases())
     assert done[:2] == ["sync", Request.leave().words[0]]
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_outputs_are_not_lost_while_the_disk_of_the_supervisor_is_full(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def fetch(name: str, into: Path, most: int) -> list[str]:
+        tries.append(name)
+        if len(tries) <= AWAY:
+            written(into, a=b"a part of it")
+            raise FULL
+        assert not into.exists()
+        return keeps(name, into, most)
+
+    found = collected(tmp_path, fetch, [0], Pods(0))
+    assert (found.nodes, found.warnings, len(tries)) == ([0], [], AWAY + 1)
+    assert read(tmp_path / "output") == {"a": b"pod-0"}
+
+
+@pytest.mark.parametrize("step", ["merge", "move_to_outputs"])
+def test_received_outputs_are_moved_once_the_disk_has_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The first try fails after a part of the files was moved."""
+    real, moved = Path.rename if step == "merge" else Path.replace, []
+
+    def move(source: Path, target: Path) -> Path:
+        moved.append(source)
+        if len(moved) == 2:
+            raise FULL
+        return real(source, target)
+
+    def fetch(_name: str, into: Path, _most: int) -> list[str]:
+        written(into, a=b"a", b=b"b", deep__c=b"c")
+        return []
+
+    monkeypatch.setattr(Path, "rename" if step == "merge" else "replace", move)
+    found = collected(tmp_path, fetch, [0, 1], Pods(0, 1))
+    assert (found.nodes, found.warnings, found.size["files"]) == ([0, 1], [], 3)
+    assert read(tmp_path / "output") == {"a": b"a", "b": b"b", "deep/c": b"c"}
+    assert (tmp_path / OUTPUT_DIGEST).read_text() == found.size["sha256"]
+
+
+def test_outputs_are_lost_if_the_disk_stays_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "FULL_SECONDS", 0.0)
+
+    def fetch(_name: str, _into: Path, _most: int) -> list[str]:
+        raise FULL
+
+    [warning] = collected(tmp_path, fetch, [0], Pods(0)).warnings
+    assert "the outputs of node 0 are lost: [Errno 28] No space left on device" in warning
+
+
+def test_run_reports_that_its_collection_waits_for_space(tmp_path: Path) -> None:
+    space, woken = threading.Event(), threading.Event()
+
+    def fetch(name: str, into: Path, most: int) -> list[str]:
+        if not space.is_set():
+            raise FULL
+        return keeps(name, into, most)
+
+    made = collection_of(tmp_path, fetch, Pods(0))
+
+    def is_waiting() -> bool:
+        try:
+            assert not made.turn(cast(Recorder, None), {0: PodId(1, 0)}, {}, woken.set)
+        except TargetUnavailable as error:
+            return error.kind == "NotObserved" and "they are fetched once there is space" in error.message
+        return False
+
+    until(is_waiting)
+    space.set()
+    assert woken.wait(BOUND_SECONDS)
+    assert made._found.nodes == [0]
 
 
 def test_outputs_of_lost_nodes_are_reported_and_others_are_fetched(tmp_path: Path) -> None:

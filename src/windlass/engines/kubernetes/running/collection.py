@@ -6,7 +6,7 @@ with the same path, the first node's file is kept. Files are moved to their fina
 verified; an interrupted collection is repeated.
 
 While the API server does not answer, the collection waits; the pods last observed running are kept alive, and are asked
-for their outputs.
+for their outputs. While this machine's disk is full, it waits too, for at most an hour.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from socket import socket
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
@@ -41,10 +41,12 @@ from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
 from windlass.storage.files import sync, write_whole
+from windlass.supervise.backend import TargetUnavailable
 from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, entries, measure
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
+from windlass.worker.reserve import FULL_ERRORS
 
 FOLDER: Final = "collecting"
 """Subfolder of the run's folder for files received so far."""
@@ -54,6 +56,8 @@ PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between tries; the last value is repeated."""
 UNANSWERED_SECONDS: Final = 5.0
 """Seconds between tries while the API server does not answer."""
+FULL_SECONDS: Final = 3600.0
+"""Seconds for which the collection waits for space on a full disk, and keeps the pods that have outputs."""
 MAX_REFUSALS: Final = 60
 """Number of refused pod lists after which the collection fails; fewer refusals may be temporary, for example by a
 proxy."""
@@ -67,6 +71,9 @@ NAMED: Final = 5
 HEADER_BYTES: Final = 4096
 """Maximum bytes per file that a stream contains in addition to the file's content."""
 KEEP: Final = "a claim keeps them: kubernetes: {results: {size: 20GiB}}"
+
+
+T = TypeVar("T")
 
 
 class OutputsSkipped(EngineError):
@@ -104,8 +111,10 @@ class OutputsCollection:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._found = Collected()
-        self._unanswered: EngineError | None = None
-        """Why the last pod list failed; None if the API server answers."""
+        self._waits_for: TargetUnavailable | None = None
+        """What the collection waits for: the API server, or free space on this machine's disk; None if for neither."""
+        self._full_since: float | None = None
+        """Since when this machine's disk is full, in monotonic seconds; None if files can be written."""
         self._num_refused = 0
         """Number of pod lists that were refused."""
 
@@ -115,15 +124,15 @@ class OutputsCollection:
         """Starts or continues the collection; returns whether it is over. `ids` has the pod of each node, `seen` the
         pods that ran when last observed.
 
-        Raises only TargetUnavailable, while the collection waits for the API server.
+        Raises only TargetUnavailable, while the collection waits for the API server or for free space on the disk.
         """
         if self._thread is None:
             work = (dict(ids), dict(seen), wake)
             self._thread = threading.Thread(target=self._run, args=work, name="outputs", daemon=True)
             self._thread.start()
         if self._thread.is_alive():
-            if (error := self._unanswered) is not None:
-                raise unavailable(error, "the pods keep the outputs")
+            if (waits_for := self._waits_for) is not None:
+                raise waits_for
             return False
         if self._found.warnings:
             record.note(Warned("; ".join(self._found.warnings), OUTPUTS_INCOMPLETE))
@@ -158,7 +167,7 @@ class OutputsCollection:
         """
         found, work = self._found, self._run_dir / FOLDER
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(mode=0o700, parents=True)
+        self._with_space(lambda: work.mkdir(mode=0o700, parents=True))
         parts, lost, failures = dict[int, Path](), dict[int, str](), Counter[int]()
         pauses = itertools.chain(PAUSES_SECONDS, itertools.repeat(PAUSES_SECONDS[-1]))
         while waiting := {node: ids[node] for node in sorted(ids) if node not in parts and node not in lost}:
@@ -169,12 +178,16 @@ class OutputsCollection:
                 try:
                     skipped = self._fetched(pod, part, budget)
                 except (EngineError, OSError) as error:
+                    if self._is_to_wait_for_space(error):
+                        shutil.rmtree(part, ignore_errors=True)  # the record is on the same disk
+                        continue
                     failures[node] += is_answered
                     if isinstance(error, OutputsSkipped) or failures[node] == TRIES:
                         lost[node] = _words(error)
                         del remaining[node]
                     continue
                 parts[node] = part
+                self._full_since = None
                 found.warnings += skipped_words(node, skipped)
                 del remaining[node]
                 # a pod that is being deleted is released now, since it receives no later request to end
@@ -189,9 +202,9 @@ class OutputsCollection:
             found.warnings += lost_words([node for node in sorted(lost) if lost[node] == why], why)
         if parts:
             merged = work / "merged"
-            found.warnings += conflict_words(merge(parts, merged))
-            found.size = outputs.digest(str(merged))
-            move_to_outputs(merged, self._run_dir, found.size["sha256"])
+            found.warnings += conflict_words(self._with_space(lambda: merge(parts, merged)))
+            size = found.size = outputs.digest(str(merged))
+            self._with_space(lambda: move_to_outputs(merged, self._run_dir, size["sha256"]))
             found.nodes = sorted(parts)
         shutil.rmtree(work, ignore_errors=True)
 
@@ -207,12 +220,12 @@ class OutputsCollection:
             self._num_refused += not is_passing(error)
             if self._num_refused == MAX_REFUSALS:
                 raise
-            self._unanswered = error
+            self._waits_for = unavailable(error, "the pods keep the outputs")
             for node in [node for node, pod in remaining.items() if time.time() + self._client.ahead > ends_at(pod)]:
                 lost[node] = "the API server did not answer until the deadline of the pod"
                 del remaining[node]
             return False
-        self._unanswered = None
+        self._waits_for = self._waits_for if self._full_since is not None else None
         for node, one in waiting.items():
             # Pods that are being deleted are included, since they wait for the collection during their grace period.
             if one in pods and container_state(pods[one])[0] == "running":
@@ -221,6 +234,30 @@ class OutputsCollection:
                 remaining.pop(node, None)
                 lost[node] = "the pod has ended"
         return True
+
+    def _is_to_wait_for_space(self, error: Exception) -> bool:
+        """Returns whether to try again after this error, because this machine's disk is full."""
+        if not isinstance(error, OSError) or error.errno not in FULL_ERRORS:
+            return False
+        now = time.monotonic()
+        self._full_since = now if self._full_since is None else self._full_since
+        words = f"the outputs cannot be written: {error}; they are fetched once there is space"
+        self._waits_for = TargetUnavailable("NotObserved", words)
+        return now - self._full_since < FULL_SECONDS
+
+    def _with_space(self, step: Callable[[], T]) -> T:
+        """Returns the result of a step, which is repeated while the disk is full. Raises EngineError, OSError."""
+        while True:
+            try:
+                found = step()
+            except OSError as error:
+                if not self._is_to_wait_for_space(error):
+                    raise
+                if self._closed.wait(PAUSES_SECONDS[-1]):
+                    raise EngineError("the collection was ended", "") from error
+            else:
+                self._full_since = self._waits_for = None
+                return found
 
     def _fetched(self, pod: Pod, part: Path, max_bytes: int) -> list[str]:
         shutil.rmtree(part, ignore_errors=True)
@@ -349,9 +386,9 @@ def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
     """Moves the files of all nodes into one folder; returns the files that differ from another node's file with the
     same path.
 
-    Raises OSError.
+    Raises OSError, after which the call may be repeated.
     """
-    into.mkdir(mode=0o700)
+    into.mkdir(mode=0o700, exist_ok=True)
     conflicts = []
     for node, part in sorted(parts.items()):
         for path in entries(str(part)) if part.is_dir() else ():
