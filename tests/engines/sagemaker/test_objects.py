@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +38,20 @@ def test_link_that_leads_out_is_skipped_and_rest_of_model_unpacked(tmp_path: Pat
     skipped = objects.fetch_model(f"file://{store}/", tmp_path / "output", tmp_path)
     assert skipped == ["./latest: a link that leads out, to /opt/ml/model/step-100"]
     assert [(path.name, path.read_text()) for path in (tmp_path / "output").iterdir()] == [("step-100", "weights")]
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff" * 100], ids=["truncated", "damaged"])
+def test_model_that_is_no_complete_archive_is_an_error_of_the_engine(tmp_path: Path, rest: bytes) -> None:
+    model, archive = tmp_path / "model.pt", tmp_path / "store" / layout.MODEL_ARCHIVE
+    model.write_bytes(bytes(100_000))
+    archive.parent.mkdir()
+    with tarfile.open(tmp_path / "model.tar", "w") as tar:
+        tar.add(model, "model.pt")
+    gzip = zlib.compressobj(wbits=31)
+    half = (tmp_path / "model.tar").read_bytes()[:50_000]
+    archive.write_bytes(gzip.compress(half) + gzip.flush(zlib.Z_FULL_FLUSH) + rest)
+    with pytest.raises(EngineError, match="cannot be read"):
+        objects.fetch_model(f"file://{archive.parent}/", tmp_path / "output", tmp_path)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tarfile.open(archive) as tar:
                 skipped = extract_permitted(tar, into)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError, zlib.error) as error:  # a truncated or damaged archive
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:
         archive.unlink(missing_ok=True)
