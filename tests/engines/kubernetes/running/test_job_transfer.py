@@ -130,6 +130,14 @@ def test_a_job_whose_pod_an_injected_container_keeps_running_is_deleted_at_its_e
     assert (scene.transfer.is_done, scene.server.names("Job")) == (True, [])
 
 
+def test_results_for_which_the_outcome_of_the_pod_has_no_room_are_warned_of(scene: Scene) -> None:
+    scene.look()
+    scene.ended(0, {"results": [RESULT], "left_out": 12})
+    assert (scene.look(), scene.transfer.is_done) == ([RESULT], True)
+    [warned] = scene.warnings
+    assert warned.message.startswith("the digests of 12 more data sets are not recorded: ")
+
+
 def test_transfer_job_is_read_at_intervals(scene: Scene) -> None:
     scene.look()
     num_requests = len(scene.server.requests)

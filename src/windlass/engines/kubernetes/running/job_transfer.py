@@ -78,6 +78,9 @@ class JobTransfer(Transfer):
                 if len(pod["spec"]["containers"]) > 1:  # Injected containers would keep the pod running.
                     self.end()
                 yield from results
+                if left_out := _outcome(pod).get("left_out"):
+                    message = f"the digests of {left_out} more data sets are not recorded"
+                    self._note(record, f"{message}: Job {self._name} has more results than the kubelet keeps")
                 self.is_done = True
                 return
         live = [pod for pod in pods if not has_ended(pod)]
@@ -166,10 +169,14 @@ class JobTransfer(Transfer):
             record.note(Warned.from_json({"message": message, **more}))
 
 
+def _outcome(pod: Json) -> Line:
+    """Returns what a pod's program reported at its end; empty if it reported nothing."""
+    return parsed(str(container_state(pod)[1].get("message") or "").encode()) or {}
+
+
 def _error_of(pod: Json) -> str:
     """Returns the error that a pod's program reported at its end; empty if it reported none."""
-    reported = parsed(str(container_state(pod)[1].get("message") or "").encode())
-    return str((reported or {}).get("error", ""))
+    return str(_outcome(pod).get("error", ""))
 
 
 def _results(pod: Json) -> list[Line] | None:
@@ -179,11 +186,11 @@ def _results(pod: Json) -> list[Line] | None:
     where, ended = container_state(pod)
     if where != "terminated":
         return None
-    reported = parsed(str(ended.get("message") or "").encode())
-    if ended.get("exitCode") == REFUSED and reported is not None and "error" in reported:
+    reported = _outcome(pod)
+    if ended.get("exitCode") == REFUSED and "error" in reported:
         raise TransferRefused(str(reported["error"]), str(reported.get("hint", "")))
     if ended.get("exitCode") != 0:
         return None
-    if reported is None or not isinstance(reported.get("results"), list):
+    if not isinstance(reported.get("results"), list):
         raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "try it again")
     return list(reported["results"])
