@@ -4,6 +4,7 @@ stopped.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,19 +14,22 @@ from pathlib import Path
 
 import pytest
 from tests.engines.sagemaker.lossy import LIMIT_SECONDS, Connection, Lab, World
+from tests.engines.sagemaker.planning import plan_here
 from tests.helpers.nightly import IS_NIGHTLY
 
 from windlass.actions.runs import statuses
 from windlass.cli.render import condition_notes
 from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBackend
 from windlass.engines.sagemaker.engine import SageMakerLocalEngine
-from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, Refused
+from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, STOPPING, Refused
 from windlass.engines.sagemaker.unfinished import UnfinishedMarker
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.spec.job import Job
 from windlass.supervise.recorder import Recorder
 from windlass.views.run import summary_of
+from windlass.worker.protocol import NodeStarted
 
 POINTS = [("create", 1), *(("describe", number) for number in range(1, 8)), ("stop", 1)]
 """Calls of a run that succeeds or is stopped."""
@@ -170,6 +174,25 @@ def test_job_whose_creation_ends_with_an_expired_login_is_stopped_with_its_run(
     assert (lab.to_the_end(run_id).phase, world.going()) == (Phase.STOPPED, [])
 
 
+def test_login_that_is_expired_for_longer_than_hang_stops_no_job(lab: Lab, world: World, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    job = Job(name="digits", run="train.py", restarts=1, hang=60.0)
+    run_id = lab.submit(plan_here(job, tmp_path, lab.store.home, "digits-1")).id
+    world.lines = [f"[n] {json.dumps(NodeStarted(world.seconds, 1, 1, 'boot', 'cold').to_json())}"]
+    expired: list[float] = []
+
+    def fault(connection: Connection, operation: str, number: int) -> str:
+        if operation != "describe" or number < 4:
+            return ""
+        expired.append(world.seconds)
+        return "denied" if world.seconds < expired[0] + 300 else ""
+
+    world.fault = fault
+    ended = lab.to_the_end(run_id)
+    assert (ended.phase, len(ended.attempts), world.calls["stop"]) == (Phase.SUCCEEDED, 1, 0)
+    assert expired[-1] - expired[0] >= 300
+
+
 def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
     """Returns a run that has ended while its job continues. The record has only the attempt."""
     run_id = lab.begin(tmp_path, "digits-1")
@@ -202,6 +225,24 @@ def test_job_with_unknown_end_is_kept_by_every_command(lab: Lab, world: World, t
     world.fault = lambda connection, operation, number: ""
     commands[command](run_id)  # `World.create` refuses a second job while one is live
     assert world.going() == []
+
+
+def test_run_whose_job_is_still_stopping_is_not_removed(
+    lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job uploads its model before it ends, to a prefix that no later command would look at."""
+    run_id = ended_with_a_job(lab, world, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(world, "describe", lambda name: dict(world.jobs[name]))
+        with pytest.raises(EngineError, match="training job digits-1-1 of digits-1 is still stopping") as caught:
+            lab.delete(run_id)
+    assert (caught.value.hint, world.jobs["digits-1-1"]["TrainingJobStatus"]) == (
+        "repeat this once it has stopped: windlass rm digits-1",
+        STOPPING,
+    )
+    assert lab.store.status(run_id).phase is Phase.STOPPED
+    lab.delete(run_id)
+    assert not lab.store.run_dir(run_id).exists()
 
 
 def test_failed_cleanup_is_shown_and_repeated_by_next_command(lab: Lab, world: World, tmp_path: Path) -> None:

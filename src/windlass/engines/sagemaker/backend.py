@@ -398,6 +398,17 @@ class SageMakerBackend(Backend):
             raise problem
         return live
 
+    def require_ended(self, command: str) -> None:
+        """Stops the training jobs of the run. Raises EngineError if one has not ended yet; `command` is to be repeated
+        then.
+        """
+        if live := self.end_jobs():
+            run_id = self._plan.run_id
+            raise EngineError(
+                f"training job {live[-1]} of {run_id} is still stopping",
+                f"repeat this once it has stopped: windlass {command} {run_id}",
+            )
+
     def _end_job(self, folder: Path) -> bool:
         """Stops the training job of an attempt; returns whether the job has not ended yet. Raises EngineError."""
         name, refused = self._name(folder), ""
@@ -423,9 +434,10 @@ class SageMakerBackend(Backend):
         """Stops the training jobs of the run and removes its objects from the store, except the code, which other runs
         may share.
 
-        Ended training jobs remain in SageMaker's list, which cannot be changed.
+        Ended training jobs remain in SageMaker's list, which cannot be changed. Raises EngineError if a job is still
+        stopping, because it uploads its model before it ends.
         """
-        self.end_jobs()
+        self.require_ended("rm")
         objects.remove(self._model.source.removesuffix("/output"), self._home)
         for folder in self._run_dir.glob("attempt-*"):
             with contextlib.suppress(EngineError):

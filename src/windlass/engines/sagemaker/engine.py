@@ -307,12 +307,8 @@ class SageMakerEngine(SupervisedEngine):
         """
         if writer.status.attempts:
             with contextlib.closing(self._backend_of(plan.run_id)) as before:
-                assert hasattr(before, "end_jobs")
-                if live := before.end_jobs():
-                    raise EngineError(
-                        f"training job {live[-1]} of {plan.run_id} is still stopping",
-                        f"resume it once it has stopped: windlass resume {plan.run_id}",
-                    )
+                assert hasattr(before, "require_ended")
+                before.require_ended("resume")
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.send_code()
 
