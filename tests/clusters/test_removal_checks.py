@@ -12,10 +12,12 @@ from typing import Any, cast
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
 
-from windlass.clusters.aws import Aws
+from windlass.clusters.audit.scope import KEEP
+from windlass.clusters.aws import Aws, NotThere
 from windlass.clusters.eks.contents import Contents, contents
 from windlass.clusters.find import ManagedCluster
 from windlass.clusters.removal_checks import find_usage, require_exported, require_idle, sagemaker_use
+from windlass.clusters.tags import OWNER
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
@@ -124,38 +126,100 @@ def test_state_without_a_cluster_needs_no_query(named: ManagedCluster, context: 
     assert find_usage(named, Contents(efs_ids=("fs-1",)), context).unchecked == ""
 
 
-def test_jobs_and_endpoints_of_others_with_the_role_of_the_cluster_are_active() -> None:
-    arn = "arn:aws:iam::1:role/vision-sagemaker"
+ROLE = "arn:aws:iam::1:role/vision-sagemaker"
+
+
+def with_sagemaker_role() -> Contents:
     role = {
         "mode": "managed",
         "type": "aws_iam_role",
         "name": "sagemaker",
-        "instances": [{"index_key": 0, "attributes": {"id": "vision-sagemaker", "arn": arn}}],
+        "instances": [{"index_key": 0, "attributes": {"id": "vision-sagemaker", "arn": ROLE}}],
     }
-    found = contents(state_resources(json.dumps({"version": 4, "resources": [role]})), parse_cluster(TEXT))
-    jobs = {"digits-ab12-1": ("InProgress", arn), "old-1": ("Stopping", arn), "theirs": ("InProgress", "another")}
+    return contents(state_resources(json.dumps({"version": 4, "resources": [role]})), parse_cluster(TEXT))
 
-    roles = {"digits": arn, "other": "another"}
 
-    def pages(StatusEquals: str = "") -> list[dict[str, Any]]:  # noqa: N803
+class SageMaker:
+    """An account's training jobs (status and role), endpoints (configuration), configurations and models (role)."""
+
+    def __init__(
+        self,
+        jobs: dict[str, tuple[str, str]] | None = None,
+        endpoints: dict[str, str] | None = None,
+        configs: dict[str, dict[str, Any]] | None = None,
+        models: dict[str, str] | None = None,
+        tags: dict[str, dict[str, str]] | None = None,
+    ) -> None:
+        self._jobs, self._endpoints, self._configs = jobs or {}, endpoints or {}, configs or {}
+        self._models, self._tags = models or {}, tags or {}
+
+    def client(self, _name: str) -> Any:
+        return SimpleNamespace(
+            get_paginator=lambda _name: SimpleNamespace(paginate=self._pages),
+            describe_training_job=lambda TrainingJobName: {"RoleArn": self._jobs[TrainingJobName][1]},  # noqa: N803
+            describe_endpoint=lambda EndpointName: {"EndpointConfigName": self._endpoints[EndpointName]},  # noqa: N803
+            describe_endpoint_config=lambda EndpointConfigName: of(self._configs, EndpointConfigName),  # noqa: N803
+            describe_model=lambda ModelName: {"ExecutionRoleArn": of(self._models, ModelName)},  # noqa: N803
+            list_tags=lambda ResourceArn: {"Tags": self._tags.get(ResourceArn, {})},  # noqa: N803
+        )
+
+    def _pages(self, StatusEquals: str = "") -> list[dict[str, Any]]:  # noqa: N803
         if not StatusEquals:
-            return [{"Endpoints": [{"EndpointName": name}]} for name in roles]
-        names = [name for name, (state, _) in jobs.items() if state == StatusEquals]
+            return [{"Endpoints": [{"EndpointName": name, "EndpointArn": name}]} for name in self._endpoints]
+        names = [name for name, (state, _) in self._jobs.items() if state == StatusEquals]
         return [{"TrainingJobSummaries": [{"TrainingJobName": name}]} for name in names]
 
-    client = SimpleNamespace(
-        get_paginator=lambda _name: SimpleNamespace(paginate=pages),
-        describe_training_job=lambda TrainingJobName: {"RoleArn": jobs[TrainingJobName][1]},  # noqa: N803
-        describe_endpoint=lambda EndpointName: {"EndpointConfigName": EndpointName},  # noqa: N803
-        describe_endpoint_config=lambda EndpointConfigName: {  # noqa: N803
-            "ProductionVariants": [{"ModelName": EndpointConfigName}]
-        },
-        describe_model=lambda ModelName: {"ExecutionRoleArn": roles[ModelName]},  # noqa: N803
+    def use(self, found: Contents) -> tuple[str, ...]:
+        aws: Any = self
+        return sagemaker_use("vision", found, aws)
+
+
+def of(known: dict[str, Any], name: str) -> Any:
+    if name not in known:
+        raise NotThere(f"no {name}")
+    return known[name]
+
+
+def variants(*models: str) -> dict[str, Any]:
+    return {"ProductionVariants": [{"ModelName": one} for one in models]}
+
+
+def test_jobs_and_endpoints_of_others_with_the_role_of_the_cluster_are_active() -> None:
+    account = SageMaker(
+        jobs={"digits-ab12-1": ("InProgress", ROLE), "old-1": ("Stopping", ROLE), "theirs": ("InProgress", "another")},
+        endpoints={"digits": "digits", "other": "other"},
+        configs={"digits": variants("digits", "digits"), "other": variants("other")},
+        models={"digits": ROLE, "other": "another"},
     )
-    aws: Any = SimpleNamespace(client=lambda _name: client)
-    assert sagemaker_use(found, aws) == (
+    assert account.use(with_sagemaker_role()) == (
         "the training job digits-ab12-1 is InProgress",
         "the training job old-1 is Stopping",
         "the endpoint digits is up",
     )
-    assert sagemaker_use(Contents(), aws) == ()
+    assert account.use(Contents()) == ()
+
+
+def test_endpoint_for_inference_components_has_the_role_of_its_configuration() -> None:
+    """Its variants have no model."""
+    configs = {name: {"ExecutionRoleArn": role, **NO_MODEL} for name, role in (("ours", ROLE), ("theirs", "another"))}
+    account = SageMaker(endpoints={"ours": "ours", "theirs": "theirs"}, configs=configs)
+    assert account.use(with_sagemaker_role()) == ("the endpoint ours is up",)
+
+
+NO_MODEL: dict[str, Any] = {"ProductionVariants": [{"VariantName": "a"}]}
+
+
+def test_endpoint_whose_configuration_or_model_is_deleted_counts_as_active() -> None:
+    """Both can be deleted while the endpoint runs and bills."""
+    account = SageMaker(
+        endpoints={"a": "gone", "b": "b", "partly": "partly", "theirs": "gone", "kept": "gone", "other": "other"},
+        configs={"b": variants("gone"), "partly": variants("gone", "digits"), "other": variants("gone", "other")},
+        models={"digits": ROLE, "other": "another"},
+        tags={"theirs": {OWNER: "speech"}, "kept": {KEEP: "true"}},
+    )
+    unknown, up = "is up, and its role is unknown, because its configuration or model is deleted", "is up"
+    assert [one.partition(";")[0] for one in account.use(with_sagemaker_role())] == [
+        f"the endpoint a {unknown}",
+        f"the endpoint b {unknown}",
+        f"the endpoint partly {up}",
+    ]

@@ -90,7 +90,9 @@ def down(
             listed = images(found.contents, aws)
             if not force:
                 require_no_images(listed)
-                require_idle(named, (*found.active, *sagemaker_use(found.contents, aws)), found.unchecked)
+                require_idle(
+                    named, (*found.active, *sagemaker_use(named.cluster.name, found.contents, aws)), found.unchecked
+                )
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)

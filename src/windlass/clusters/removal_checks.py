@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.clusters.eks.contents import Contents
 from windlass.clusters.eks.outputs import kubeconfig
 from windlass.clusters.find import ManagedCluster
 from windlass.clusters.kubernetes import api_client
+from windlass.clusters.tags import flat
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
@@ -61,37 +63,63 @@ def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
     return tuple(f"{status.id} is {status.phase}" for status in found)
 
 
-def sagemaker_use(found: Contents, aws: Aws) -> tuple[str, ...]:
-    """Returns active SageMaker jobs and endpoints that use the cluster's role, including those of other users. Raises
-    AwsError.
+def sagemaker_use(name: str, found: Contents, aws: Aws) -> tuple[str, ...]:
+    """Returns active SageMaker jobs and endpoints that use the role of the cluster `name`, including those of other
+    users. Raises AwsError.
     """
     if not found.sagemaker_role:
         return ()
-    return (*_training_jobs(found, aws), *_endpoints(found, aws))
+    return (*_training_jobs(found, aws), *_endpoints(name, found, aws))
 
 
-def _endpoints(found: Contents, aws: Aws) -> tuple[str, ...]:
-    """Returns the endpoints with a model that uses the cluster's role. Raises AwsError."""
+def _endpoints(cluster: str, found: Contents, aws: Aws) -> tuple[str, ...]:
+    """Returns the endpoints that use the cluster's role, and those whose role is unknown because their configuration or
+    a model was deleted: they run and bill without it. Raises AwsError.
+    """
+    from windlass.clusters.audit.scope import KEEP, clusters_of, kept
     from windlass.clusters.aws import NotThere, aws_errors
 
     client, used = aws.client("sagemaker"), []
     with aws_errors("list endpoints", action="sagemaker:ListEndpoints"):
         pages = client.get_paginator("list_endpoints").paginate()
-        names = [str(one["EndpointName"]) for page in pages for one in page["Endpoints"]]
-    for name in names:
+        endpoints = [(str(one["EndpointName"]), str(one["EndpointArn"])) for page in pages for one in page["Endpoints"]]
+    for name, arn in endpoints:
         try:
             with aws_errors(f"describe the endpoint {name}", action="sagemaker:DescribeEndpoint"):
                 config = client.describe_endpoint(EndpointName=name)["EndpointConfigName"]
-            with aws_errors(f"describe the configuration {config}", action="sagemaker:DescribeEndpointConfig"):
-                variants = client.describe_endpoint_config(EndpointConfigName=config)["ProductionVariants"]
-            for model in [str(one["ModelName"]) for one in variants]:
-                with aws_errors(f"describe the model {model}", action="sagemaker:DescribeModel"):
-                    role = client.describe_model(ModelName=model).get("ExecutionRoleArn")
-                if role == found.sagemaker_role:
-                    used.append(f"the endpoint {name} is up")
-        except NotThere:  # deleted since it was listed; what is left without an endpoint does not bill
+            with aws_errors(f"read the tags of the endpoint {name}", action="sagemaker:ListTags"):
+                tags = flat(client.list_tags(ResourceArn=arn).get("Tags"))
+        except NotThere:  # deleted since it was listed
             continue
+        roles = set(_endpoint_roles(client, config))
+        if found.sagemaker_role in roles:
+            used.append(f"the endpoint {name} is up")
+        elif roles == {""} and not kept(tags) and clusters_of(tags) <= {cluster}:
+            used.append(
+                f"the endpoint {name} is up, and its role is unknown, because its configuration or model is deleted; "
+                f"if it does not belong to {cluster}, tag it {KEEP}=true"
+            )
     return tuple(used)
+
+
+def _endpoint_roles(client: Any, config: str) -> Iterator[str]:
+    """Yields the roles of an endpoint configuration and its models; empty for a deleted one. Raises AwsError."""
+    from windlass.clusters.aws import NotThere, aws_errors
+
+    try:
+        with aws_errors(f"describe the configuration {config}", action="sagemaker:DescribeEndpointConfig"):
+            about = client.describe_endpoint_config(EndpointConfigName=config)
+    except NotThere:
+        yield ""
+        return
+    if about.get("ExecutionRoleArn"):  # of an endpoint for inference components, whose variants have no model
+        yield str(about["ExecutionRoleArn"])
+    for model in [str(one["ModelName"]) for one in about["ProductionVariants"] if one.get("ModelName")]:
+        try:
+            with aws_errors(f"describe the model {model}", action="sagemaker:DescribeModel"):
+                yield str(client.describe_model(ModelName=model).get("ExecutionRoleArn") or "")
+        except NotThere:
+            yield ""
 
 
 def _training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:

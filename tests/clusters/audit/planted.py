@@ -216,7 +216,13 @@ def _monitoring(aws: Emulator, prefix: str, tags: Tags) -> dict[str, str]:
 
 def _sagemaker(aws: Emulator, net: Network, prefix: str, tags: Tags) -> dict[str, str]:
     sagemaker, names = aws.client("sagemaker"), {}
-    variant = {"VariantName": "a", "ModelName": "m", "InstanceType": "ml.g5.xlarge", "InitialInstanceCount": 2}
+    sagemaker.create_model(ModelName=f"{prefix}-model", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": "image"})
+    variant = {
+        "VariantName": "a",
+        "ModelName": f"{prefix}-model",
+        "InstanceType": "ml.g5.xlarge",
+        "InitialInstanceCount": 2,
+    }
     sagemaker.create_endpoint_config(EndpointConfigName=f"{prefix}-config", ProductionVariants=[variant])
     sagemaker.create_endpoint(EndpointName=f"{prefix}-serve", EndpointConfigName=f"{prefix}-config", Tags=pairs(tags))
     sagemaker.create_notebook_instance(

@@ -10,6 +10,7 @@ from tests.clusters.audit.recorded import found
 
 from windlass.clusters.audit.report import PriceKey
 from windlass.clusters.audit.scope import Scope
+from windlass.clusters.aws import NotThere
 
 SCOPE = Scope("train", "us-east-1", "123456789012", is_ours=True, vpc_ids=frozenset({"vpc-1"}))
 FOREIGN = replace(SCOPE, is_ours=False, vpc_ids=frozenset())
@@ -247,6 +248,29 @@ def test_training_job_is_recognized_by_its_role() -> None:
     [one] = found("training job in progress", SCOPE, answers)
     assert one.price_keys == (PriceKey("sagemaker-training", "hour", "ml.g5.xlarge", 2.0),)
     assert found("training job in progress", FOREIGN, answers) == []
+
+
+def test_running_endpoint_without_its_configuration_or_model_may_be_of_the_cluster_and_bills() -> None:
+    """SageMaker then reports neither its role nor its instance type."""
+    variant = {"VariantName": "a", "CurrentInstanceCount": 2}
+    answers: dict[str, Any] = {
+        "sagemaker.list_endpoints": [{"EndpointName": "digits", "EndpointArn": "a", "EndpointStatus": "InService"}],
+        "sagemaker.describe_endpoint": {"EndpointConfigName": "c", "ProductionVariants": [variant]},
+        "sagemaker.describe_endpoint_config": NotThere("no configuration"),
+    }
+    [one] = found("endpoint", SCOPE, answers)
+    assert (one.is_certain, one.bills, one.detail) == (False, True, "InService, 2 x ?")
+    assert one.price_keys == (PriceKey("sagemaker-hosting", "hour", "", 2.0),)
+    assert found("endpoint", FOREIGN, answers) == []
+    assert found("endpoint", SCOPE, answers | {"sagemaker.list_tags": {"windlass.dev/cluster": "other"}}) == []
+
+    made = {"ModelName": "m", "VariantName": "a", "InstanceType": "ml.g5.2xlarge", "InitialInstanceCount": 1}
+    answers["sagemaker.describe_endpoint_config"] = {"ProductionVariants": [made]}
+    answers["sagemaker.describe_model"] = NotThere("no model")
+    [one] = found("endpoint", SCOPE, answers)
+    assert (one.is_certain, one.detail) == (False, "InService, 2 x ml.g5.2xlarge")
+    answers["sagemaker.describe_model"] = {"ExecutionRoleArn": "arn:aws:iam::1:role/other"}
+    assert found("endpoint", SCOPE, answers) == []
 
 
 def test_hyperpod_cluster_is_recognized_by_its_orchestrator() -> None:

@@ -22,7 +22,7 @@ def _endpoints(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
         about, config = _configured(calls, name)
         if owner := better(scope.owner(tags, name=name), *_users(calls, scope, tags, config)):
             prices = list(_endpoint_prices(about, config))
-            types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
+            types = ", ".join(f"{key.quantity:g} x {key.dimension or '?'}" for key in prices) or "serverless"
             yield row(
                 ENDPOINT,
                 scope,
@@ -49,14 +49,21 @@ def _configured(calls: FinderCalls, name: str) -> tuple[dict[str, Any], dict[str
 
 
 def _users(calls: FinderCalls, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
-    """Yields why an endpoint belongs to the cluster, from the roles and subnets of its configuration and models."""
+    """Yields why an endpoint belongs to the cluster, from the roles and subnets of its configuration and models.
+
+    An endpoint without its configuration or models runs and bills, with a role that SageMaker no longer reports.
+    """
     yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
+    is_known = bool(config.get("ExecutionRoleArn"))
     for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
         try:
             model = calls.get("sagemaker", "describe_model", ModelName=name)
         except NotThere:
             continue
+        is_known = True
         yield _user(scope, tags, model.get("ExecutionRoleArn", ""), model.get("VpcConfig"))
+    if scope.is_ours and not is_known and not scope.is_of_another(tags):
+        yield Owner("its configuration or model is deleted, so its role is unknown", is_certain=False)
 
 
 def _user(scope: Scope, tags: dict[str, str], role: str, network: dict[str, Any] | None) -> Owner | None:
@@ -64,6 +71,10 @@ def _user(scope: Scope, tags: dict[str, str], role: str, network: dict[str, Any]
 
 
 def _endpoint_prices(about: dict[str, Any], config: dict[str, Any]) -> Iterator[PriceKey]:
+    if not config:  # only the configuration has the instance types
+        for one in about.get("ProductionVariants") or [{}]:
+            if not one.get("CurrentServerlessConfig"):
+                yield hourly("sagemaker-hosting", "", one.get("CurrentInstanceCount", 1))
     now = {one["VariantName"]: one.get("CurrentInstanceCount") for one in about.get("ProductionVariants") or ()}
     for one in config.get("ProductionVariants") or ():
         if one.get("InstanceType"):
