@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.code.unpack import extract, extract_permitted
+from windlass.code.unpack import extract, extract_permitted, move_into
 
 Entry = tuple[str, bytes, str]
 
@@ -95,3 +95,21 @@ def test_archive_members_that_lead_out_are_skipped_and_named(tmp_path: Path) -> 
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "latest", "old", "step"]
     assert ((tmp_path / "old/model.pt").read_text(), (tmp_path / "latest/model.pt").read_text()) == ("old", "x")
+
+
+def test_moved_files_replace_existing_files_and_keep_others(tmp_path: Path) -> None:
+    home, new, outside = tmp_path / "home", tmp_path / "new", tmp_path / "outside"
+    written(home, "old", "a", "b", "file", "folder/x")
+    written(outside, "s", "secret")
+    (home / "out").symlink_to(outside)
+    written(new, "new", "a", "file/below", "folder", "out/secret")
+    move_into(new, home)
+    found = {str(path.relative_to(home)): path.read_text() for path in home.rglob("*") if path.is_file()}
+    assert found == {"a": "new", "b": "old", "file/below": "new", "folder": "new", "out/secret": "new"}
+    assert (outside / "secret").read_text() == "s"
+
+
+def written(folder: Path, text: str, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)

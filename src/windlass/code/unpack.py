@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
+from windlass.worker.output_size import entries
 from windlass.worker.tarpipe import leads_out
 
 
@@ -26,12 +29,12 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
     tar.extractall(folder, members)
 
 
-def extract_permitted(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
+def extract_permitted(tar: tarfile.TarFile, folder: Path) -> list[str]:
     """Extracts all members except those that `extract` refuses; returns the names of refused members, each with the
     reason.
 
-    Existing links in the folder are replaced, and nothing is written through them. Raises tarfile.TarError, and
-    OSError; after an OSError, no file of the archive is left in the folder.
+    Files are moved into the folder once all are extracted. Existing links there are replaced, and nothing is written
+    through them. Raises OSError, and tarfile.TarError, EOFError and zlib.error for a damaged archive.
     """
     members = tar.getmembers()
     refused_members = dict(refused(members))
@@ -40,27 +43,33 @@ def extract_permitted(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> l
         if member not in refused_members and member.islnk() and os.path.normpath(member.linkname) in names:
             refused_members[member] = f"another name of {member.linkname}, which is left out"
     good = [member for member in members if member not in refused_members]
-    for member in good:
-        _remove_links(folder, os.path.normpath(member.name))
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700)
     try:
-        extract(tar, good, folder)
-    except OSError:
-        # After an error, such as a full disk, extracted files are removed, because a file may be truncated.
-        for member in good:
-            if member.isreg():
-                with suppress(OSError):
-                    os.unlink(os.path.join(folder, member.name))  # noqa: PTH108, PTH118 - as above
-        raise
+        extract(tar, good, part)
+        move_into(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return [f"{member.name}: {why}" for member, why in refused_members.items()]
 
 
-def _remove_links(folder: str | os.PathLike[str], name: str) -> None:
-    """Removes links along the path of a file, and at its end."""
-    path = os.fspath(folder)
-    for part in name.split("/"):
-        path = os.path.join(path, part)  # noqa: PTH118 - as os.path.normpath gives it
-        if os.path.islink(path):  # noqa: PTH114
-            os.unlink(path)  # noqa: PTH108
+def move_into(source: Path, target: Path) -> None:
+    """Moves the files of a folder into another one, each atomically; replaces files with the same path.
+
+    Raises OSError.
+    """
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in entries(str(source)):
+        to = target / path
+        for parent in [*reversed(Path(path).parents)][1:]:
+            if not (target / parent).is_dir() or (target / parent).is_symlink():
+                with suppress(FileNotFoundError):
+                    (target / parent).unlink()
+                (target / parent).mkdir()
+        if to.is_dir() and not to.is_symlink():
+            shutil.rmtree(to)
+        (source / path).replace(to)
 
 
 def refused(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[tarfile.TarInfo, str]]:

@@ -71,6 +71,9 @@ def test_full_disk_leaves_no_partial_file_of_model(tmp_path: Path) -> None:
         tar.add(model, "a.pt")
         tar.add(model, "b/b.pt")
     with small_disk(tmp_path / "home", 400) as home:
+        (home / "output").mkdir()
+        (home / "output" / "a.pt").write_text("earlier")
         with pytest.raises(EngineError, match="No space left"):
             objects.fetch_model(f"file://{store}/", home / "output", home)
-        assert [path.name for path in home.rglob("*") if path.is_file()] == []
+        found = [(path.name, path.read_text()) for path in home.rglob("*") if path.is_file()]
+        assert found == [("a.pt", "earlier")], "the model of the earlier attempt"

@@ -99,7 +99,6 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
                 raise
             except Missing:
                 return skipped
-            into.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tarfile.open(archive) as tar:
                 skipped = extract_permitted(tar, into)
     except (tarfile.TarError, EOFError, zlib.error) as error:  # a truncated or damaged archive

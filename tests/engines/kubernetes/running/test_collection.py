@@ -33,7 +33,6 @@ from windlass.engines.kubernetes.running.collection import (
     OutputsSkipped,
     PushFetch,
     merge,
-    move_into,
     move_to_outputs,
     receive,
 )
@@ -242,16 +241,6 @@ def test_no_file_is_written_through_a_link_of_another_node(tmp_path: Path) -> No
     parts = {0: tmp_path / "0", 1: written(tmp_path / "1", way__a=b"1")}
     assert merge(parts, tmp_path / "all") == ["way/a of node 1"]
     assert not (tmp_path / "all" / "real").exists()
-
-
-def test_outputs_fetched_again_replace_existing_files_and_keep_others(tmp_path: Path) -> None:
-    home = written(tmp_path / "home", a=b"old", b=b"old", file=b"old", folder__x=b"old")
-    outside = written(tmp_path / "outside", secret=b"s")
-    (home / "out").symlink_to(outside)
-    new = written(tmp_path / "new", a=b"new", file__below=b"new", folder=b"new", out__secret=b"new")
-    move_into(new, home)
-    assert read(home) == {"a": b"new", "b": b"old", "file/below": b"new", "folder": b"new", "out/secret": b"new"}
-    assert read(outside) == {"secret": b"s"}
 
 
 def test_outputs_count_as_fetched_once_all_are(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from queue import Empty, SimpleQueue
 from socket import socket
 from typing import Any, Final, TypeVar
 
+from windlass.code.unpack import move_into
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, PodControl, Request
@@ -400,24 +401,6 @@ def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
             target.parent.mkdir(parents=True, exist_ok=True)
             source.rename(target)
     return conflicts
-
-
-def move_into(source: Path, target: Path) -> None:
-    """Moves the files of a folder into another one, each atomically; replaces files with the same path.
-
-    Raises OSError.
-    """
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in entries(str(source)):
-        to = target / path
-        for parent in [*reversed(Path(path).parents)][1:]:
-            if not (target / parent).is_dir() or (target / parent).is_symlink():
-                with contextlib.suppress(FileNotFoundError):
-                    (target / parent).unlink()
-                (target / parent).mkdir()
-        if to.is_dir() and not to.is_symlink():
-            shutil.rmtree(to)
-        (source / path).replace(to)
 
 
 def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
