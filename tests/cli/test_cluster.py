@@ -17,16 +17,19 @@ from tests.clusters.eks.test_outputs import VALUES
 from tests.helpers.clock import FakeClock
 
 from windlass.actions.targets import find_target
+from windlass.cli.cluster import _agree_to_remove
 from windlass.cli.cluster_progress import Progress
 from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
 from windlass.clusters.audit.prices import priced
 from windlass.clusters.audit.report import AuditReport, FoundObject, PriceKey, Unknown
 from windlass.clusters.components.resources import Ref
 from windlass.clusters.down import ClusterRemoved
+from windlass.clusters.eks.contents import Contents
 from windlass.clusters.eks.outputs import Outputs
 from windlass.clusters.find import StageStarted, Warned, find
 from windlass.clusters.holdings import Holding
 from windlass.clusters.plan import ClusterPlan
+from windlass.clusters.removal_checks import ClusterUsage
 from windlass.clusters.security_groups import AddedRule
 from windlass.clusters.status import ClusterStatus, ClusterSummary
 from windlass.clusters.terraform import Action, Change
@@ -254,6 +257,13 @@ def test_plan_lists_few_resources_and_counts_many() -> None:
     assert "idle: 266 USD a month" in lines  # the unknown price is a pool's, which costs nothing while idle
     assert "2 nodes of pool a100 (p4d.24xlarge), with disks: 43.90 USD an hour" in lines
     assert "4 nodes of pool p6 (p6-b300.48xlarge), with disks: unknown" in lines
+
+
+def test_question_before_a_removal_lists_the_data_that_is_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = "s3://b is deleted with all its objects"
+    plan = ClusterPlan("vision", "us-west-2", (), (), "94 to destroy", 16.0, PRICE, "/home/x", True, (lost,))
+    assert _agree_to_remove(plan, ClusterUsage(Contents()), yes=True)
+    assert capsys.readouterr().err.splitlines() == [f"note: {lost}", "vision: 94 to destroy"]
 
 
 def report(*found: FoundObject, unknown: tuple[Unknown, ...] = ()) -> AuditReport:

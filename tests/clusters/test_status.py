@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ from tests.clusters.eks.test_outputs import VALUES
 
 from windlass.clusters.eks.outputs import Outputs
 from windlass.clusters.find import ManagedCluster
-from windlass.clusters.status import summary
+from windlass.clusters.status import status, summary
 from windlass.clusters.terraform.state import state_resources
 from windlass.clusters.working_folder import take_outputs
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_cluster
 
 
 def state(**types: dict[str, Any]) -> list[Any]:
@@ -32,3 +35,9 @@ def test_complete_cluster_of_another_machine_is_up(named: ManagedCluster) -> Non
     assert named.kubeconfig.exists()
     terraform.outputs = lambda: {"name": "vision"}
     assert take_outputs(named, terraform) is None, "an up that has not ended"
+
+
+def test_end_of_support_is_noted_before_an_up_has_finished(named: ManagedCluster, context: Context) -> None:
+    old = replace(named, cluster=parse_cluster('name: vision\nregion: us-west-2\nkubernetes: "1.33"\n'))
+    [note] = status(old, context, lambda _event: None, with_drift=False).notes
+    assert note.startswith("Kubernetes 1.33 left standard support on 2026-07-29")

@@ -52,6 +52,7 @@ def test_price_for_all_regions_applies_in_each_region() -> None:
     price = embedded().charge("eks.control-plane", "sa-east-1")
     assert price is not None
     assert (price.amount_usd, price.region) == (0.1, "*")
+    assert embedded().charge("eks.control-plane", "cn-north-1") is None, "AWS China bills other amounts, in CNY"
 
 
 def test_every_price_has_a_unit_a_source_and_a_date() -> None:

@@ -336,10 +336,14 @@ def down(
 
 
 def _agree_to_remove(found: ClusterPlan, seen: ClusterUsage, *, yes: bool) -> bool:
-    from windlass.cli.clustertext import usage_lines
+    from windlass.cli.clustertext import cluster_note_lines, usage_lines
     from windlass.cli.formatting import painter
 
-    emit([*usage_lines(seen, painter(sys.stderr)), f"{found.name}: {found.summary}"], sys.stderr)
+    paint = painter(sys.stderr)
+    emit(
+        [*usage_lines(seen, paint), *cluster_note_lines(found.notes, paint), f"{found.name}: {found.summary}"],
+        sys.stderr,
+    )
     if yes:
         return True
     _can_ask("removal")

@@ -58,8 +58,13 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
         lines += ["", f"AWS takes about {plan.minutes:.0f} minutes for it"]
     if plan.is_private:
         lines += ["", PRIVATE]
-    lines += ["", *(f"{paint('note', 'yellow')}: {visible(one)}" for one in plan.notes)] if plan.notes else []
+    lines += ["", *cluster_note_lines(plan.notes, paint)] if plan.notes else []
     return [*lines, "", *price_lines(plan.price, plan.region, paint), "", f"working folder: {plan.path}"]
+
+
+def cluster_note_lines(notes: Sequence[str], paint: Paint) -> list[str]:
+    """Formats the notes of a plan."""
+    return [f"{paint('note', 'yellow')}: {visible(one)}" for one in notes]
 
 
 def _changes(changes: Sequence[Change], paint: Paint) -> list[str]:

@@ -96,7 +96,10 @@ def down(
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
-        shown = cluster_plan(named, plan, context, listed)
+        notes = [*listed]
+        if delete_bucket and bucket is not None and bucket.exists and bucket.is_managed:
+            notes.append(f"s3://{bucket.name} is deleted with all its objects")
+        shown = cluster_plan(named, plan, context, notes)
         with stop.interruptible("stopped before the removal; nothing was removed"):
             if not confirm(shown, found):
                 return None
@@ -159,6 +162,7 @@ def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent,
         words = "; ".join(map(str, done.left))
         raise EngineError(
             f"{len(done.left)} objects in the cluster still hold objects in AWS: {words}",
-            "repair the controller that is named, and repeat; or --force, and remove by hand what the audit lists",
+            "repair the controller that is named, and repeat; or --force, and remove by hand what "
+            f"windlass cluster audit {named.cluster.name} lists",
         )
     return done

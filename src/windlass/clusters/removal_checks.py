@@ -144,13 +144,14 @@ def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str 
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
             f"{len(active)} runs or services use {named.cluster.name}: {listed}",
-            "windlass stop RUN, windlass close SERVICE; or --force, which kills them",
+            "windlass stop RUN, windlass close SERVICE; other work where it was started; or --force, which kills all",
         )
     if unchecked:
         raise UsageError(
             f"{named.cluster.name} could not be checked ({unchecked}): whether runs use it, and which load balancers "
             "and volumes its controllers have created, is unknown",
-            "run this where the API server is reached; or --force: the audit afterwards lists what is left",
+            "run this where the API server is reached; or --force, and afterwards "
+            f"windlass cluster audit {named.cluster.name}, which lists what is left",
         )
 
 

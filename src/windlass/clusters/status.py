@@ -131,8 +131,9 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
             added, unchecked = _added(named, context, state)
     found = summary(named, in_bucket)
     outputs = named.outputs()
+    notes = (note,) if note else ()
     if outputs is None:
-        return ClusterStatus(found, drift, (), "", "", added, unchecked)
+        return ClusterStatus(found, drift, (), "", "", added, unchecked, notes)
     try:
         with component_manager(named, outputs, context) as manager:
             components, unreachable = manager.status(wanted_components(named)), ""
@@ -140,7 +141,6 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
             remember(named, of_cluster(client))
     except WindlassError as error:
         components, unreachable = (), error.message
-    notes = (note,) if note else ()
     return ClusterStatus(found, drift, components, unreachable, named.cluster.name, added, unchecked, notes)
 
 

@@ -26,8 +26,12 @@ class Table:
     """Spot prices by region and instance type."""
 
     def charge(self, name: str, region: str) -> Price | None:
-        """Returns the price of a charge such as `ebs.gp3`; None if no source has a price."""
-        found = [self.prices[key] for key in ((region, name), (ALL_REGIONS, name)) if key in self.prices]
+        """Returns the price of a charge such as `ebs.gp3`; None if no source has a price.
+
+        Prices for all regions do not apply in China, where AWS bills other amounts in CNY.
+        """
+        regions = (region,) if region.startswith("cn-") else (region, ALL_REGIONS)
+        found = [self.prices[one, name] for one in regions if (one, name) in self.prices]
         return max(found, key=lambda price: price.date, default=None)
 
     def on_demand(self, instance_type: str, region: str) -> Price | None:

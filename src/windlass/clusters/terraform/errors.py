@@ -119,7 +119,7 @@ _RULES: Final = (
     ),
     (
         r"DependencyViolation|DeleteConflict|BucketNotEmpty|RepositoryNotEmpty|ResourceInUse|has dependencies|InUse",
-        "a resource created outside Terraform still uses it; `windlass cluster audit` lists what is left",
+        "a resource created outside Terraform still uses it; `windlass cluster audit NAME` lists what is left",
     ),
     (r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown", "try again in a few minutes"),
     (
