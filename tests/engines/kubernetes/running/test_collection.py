@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 from tests.helpers.until import BOUND_SECONDS, until
 
+from windlass.code.unpack import move_into
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, Request
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
@@ -523,6 +524,42 @@ def test_run_reports_that_its_collection_waits_for_space(tmp_path: Path) -> None
     space.set()
     assert woken.wait(BOUND_SECONDS)
     assert made._found.nodes == [0]
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_outputs_that_were_merged_before_a_kill_need_no_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    def killed(source: Path, run_dir: Path, _digest: str) -> None:
+        if is_moved:
+            move_into(source, run_dir / "output")
+        raise KeyboardInterrupt
+
+    def fetch(name: str, into: Path, _most: int) -> list[str]:
+        written(into, **{name: b"x"})
+        return ["root/pipe: neither file, folder nor link"]
+
+    monkeypatch.setattr(collection, "move_to_outputs", killed)
+    with pytest.raises(KeyboardInterrupt):
+        collected(tmp_path, fetch, [0, 1], Pods(0, 1))
+    monkeypatch.setattr(collection, "move_to_outputs", move_to_outputs)
+    found = collected(tmp_path, fetch, [0, 1], Pods())
+    assert (found.nodes, found.size["files"], len(found.warnings)) == ([0, 1], 2, 2)
+    assert sorted(read(tmp_path / "output")) == ["pod-0", "pod-1"]
+    assert (tmp_path / OUTPUT_DIGEST).read_text() == found.size["sha256"]
+    assert collected(tmp_path, fetch, [0, 1], Pods()).nodes == [], "they are merged once"
+
+
+def test_merged_outputs_of_other_pods_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(_source: Path, _run_dir: Path, _digest: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(collection, "move_to_outputs", killed)
+    with pytest.raises(KeyboardInterrupt):
+        collected(tmp_path, keeps, [0], Pods(0))
+    monkeypatch.setattr(collection, "move_to_outputs", move_to_outputs)
+    assert collected(tmp_path, keeps, [1], Pods(1)).nodes == [1]
+    assert read(tmp_path / "output") == {"a": b"pod-1"}
 
 
 def test_outputs_of_lost_nodes_are_reported_and_others_are_fetched(tmp_path: Path) -> None:

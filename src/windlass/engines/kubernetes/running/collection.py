@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import itertools
+import json
 import os
 import shutil
 import tarfile
@@ -21,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from socket import socket
@@ -51,6 +52,10 @@ from windlass.worker.reserve import FULL_ERRORS
 
 FOLDER: Final = "collecting"
 """Subfolder of the run's folder for files received so far."""
+MERGED: Final = "merged"
+"""Subfolder of FOLDER for the merged files."""
+MERGED_NOTE: Final = "merged.json"
+"""File in FOLDER that exists once MERGED is complete: the result of the collection, and the pods it is from."""
 TRIES: Final = 6
 """Number of tries for a pod that fails while the API server answers; with `PAUSES_SECONDS`, about a minute."""
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
@@ -94,6 +99,15 @@ class Collected:
     size: Mapping[str, Any] = field(default_factory=dict)
     """`files`, `bytes` and `sha256` of all outputs together; empty if none were collected."""
     warnings: list[str] = field(default_factory=list)
+
+
+def _merged_before(work: Path, of: list[list[int]]) -> Collected | None:
+    """Returns the result of a collection from these pods that was interrupted once their outputs were merged."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        note = json.loads((work / MERGED_NOTE).read_bytes())
+        if note.pop("of", None) == of:
+            return Collected(**note)
+    return None
 
 
 class OutputsCollection:
@@ -166,7 +180,25 @@ class OutputsCollection:
         """Collects the outputs. `remaining` has the pods with unread outputs, as last observed. Raises EngineError,
         OSError.
         """
-        found, work = self._found, self._run_dir / FOLDER
+        work = self._run_dir / FOLDER
+        of = [[node, one.made_for, one.index] for node, one in sorted(ids.items())]
+        found = _merged_before(work, of)
+        if found is None:
+            self._receive(ids, remaining, work)
+            found = self._found
+            if found.nodes:
+                # A supervisor that continues after a kill need not ask the pods again, which may have ended.
+                self._with_space(lambda: sync(work))
+                note = json.dumps({"of": of, **asdict(found)}).encode()
+                self._with_space(lambda: write_whole(work / MERGED_NOTE, note))
+        self._found = found
+        if found.nodes:
+            self._with_space(lambda: move_to_outputs(work / MERGED, self._run_dir, found.size["sha256"]))
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _receive(self, ids: dict[int, PodId], remaining: dict[int, Pod], work: Path) -> None:
+        """Receives the outputs of the pods into the folder `work`, and merges them. Raises EngineError, OSError."""
+        found = self._found
         shutil.rmtree(work, ignore_errors=True)
         self._with_space(lambda: work.mkdir(mode=0o700, parents=True))
         parts, lost, failures = dict[int, Path](), dict[int, str](), Counter[int]()
@@ -202,12 +234,10 @@ class OutputsCollection:
         for why in dict.fromkeys(lost.values()):
             found.warnings += lost_words([node for node in sorted(lost) if lost[node] == why], why)
         if parts:
-            merged = work / "merged"
+            merged = work / MERGED
             found.warnings += conflict_words(self._with_space(lambda: merge(parts, merged)))
-            size = found.size = outputs.digest(str(merged))
-            self._with_space(lambda: move_to_outputs(merged, self._run_dir, size["sha256"]))
+            found.size = outputs.digest(str(merged))
             found.nodes = sorted(parts)
-        shutil.rmtree(work, ignore_errors=True)
 
     def _look(self, waiting: Mapping[int, PodId], remaining: dict[int, Pod], lost: dict[int, str]) -> bool:
         """Updates which pods still have outputs; returns whether the API server has answered. Raises Refused.
