@@ -267,7 +267,7 @@ def test_question_before_a_removal_lists_the_data_that_is_deleted(capsys: pytest
 
 
 def report(*found: FoundObject, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
-    return AuditReport("vision", "us-east-1", found, unknown, 1767225600.0, 45)
+    return AuditReport("vision", "us-east-1", "123456789012", found, unknown, 1767225600.0, 45)
 
 
 def nat(**more: Any) -> FoundObject:
@@ -309,8 +309,8 @@ def test_kept_resources_are_not_leftovers() -> None:
     found = priced(report(nat(kept_on_purpose=True)), embedded())
     assert (found.is_clean, found.usd_per_month) == (True, 32.85)
     assert audit_lines(found, plain)[-1] == (
-        "audit of vision in us-east-1: nothing is left, but 1 kept on purpose (45 questions to AWS; other regions "
-        "were not asked)"
+        "audit of vision in us-east-1, account 123456789012: nothing is left, but 1 kept on purpose "
+        "(45 questions to AWS; other regions were not asked)"
     )
 
 
@@ -318,7 +318,7 @@ def test_possible_leftovers_that_bill_fail_the_audit() -> None:
     found = priced(report(nat(is_certain=False)), embedded())
     lines = audit_lines(found, plain)
     assert not found.is_clean
-    assert lines[-1].startswith("audit of vision in us-east-1: 1 object that may be of it and bill, at least 0.00 USD")
+    assert "account 123456789012: 1 object that may be of it and bill, at least 0.00 USD" in lines[-1]
     assert "what is not of vision is left out once it has the tag windlass.dev/keep=true" in lines
     free = priced(report(replace(nat(is_certain=False), bills=False, price_keys=())), embedded())
     assert free.is_clean

@@ -183,7 +183,7 @@ def _because(why: str) -> str:
 
 def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
     """Returns the findings of an audit."""
-    lines = []
+    lines, what = [], f"audit of {found.cluster} in {found.region}, account {found.account_id}"
     for title, group in (
         ("left in AWS", found.leaks),
         ("kept on purpose", found.kept),
@@ -199,15 +199,14 @@ def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
         kept = f", but {len(found.kept)} kept on purpose" if found.kept else ""
         kept += f", but {len(found.possible)} to look at" if found.possible else ""
         asked = f"({found.num_calls} questions to AWS; other regions were not asked)"
-        return [*lines, f"audit of {found.cluster} in {found.region}: {word}{kept} {asked}"]
+        return [*lines, f"{what}: {word}{kept} {asked}"]
     parts = [f"{count(len(found.leaks), 'object')} left"] if found.leaks else []
     if unproved := [one for one in found.possible if one.bills and not one.kept_on_purpose]:
         parts.append(f"{count(len(unproved), 'object')} that may be of it and bill")
         lines += [f"what is not of {found.cluster} is left out once it has the tag {KEPT}", ""]
     parts += [f"{count(len(found.unknown), 'question')} without an answer"] if found.unknown else []
     lines.append(
-        f"audit of {found.cluster} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
-        f"at least {found.usd_per_month:,.2f} USD a month"
+        f"{what}: {paint(' and '.join(parts), 'red', bold=True)}, at least {found.usd_per_month:,.2f} USD a month"
     )
     return lines
 

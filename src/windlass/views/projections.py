@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PROJECTIONS: Final[Mapping[str, str]] = {
     "windlass.clusters.audit.report.AuditReport": (
-        "name=cluster region is_clean leaks kept possible unknown usd_per_month num_calls at"
+        "name=cluster region account_id is_clean leaks kept possible unknown usd_per_month num_calls at"
     ),
     "windlass.clusters.audit.report.FoundObject": (
         "service kind id name region reason bills usd_per_month detail remedy is_kept=kept_on_purpose"

@@ -106,7 +106,7 @@ def test_load_balancers_before_a_failing_page_are_processed(
 
 
 def report(*found: FoundObject, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
-    return AuditReport("train", "us-east-1", found, unknown, 1764028800.0, 9)
+    return AuditReport("train", "us-east-1", "123456789012", found, unknown, 1764028800.0, 9)
 
 
 def test_report_with_kept_or_free_rows_is_clean_and_with_possible_bills_or_unknowns_is_not() -> None:

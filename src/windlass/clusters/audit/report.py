@@ -76,6 +76,8 @@ class AuditReport:
 
     cluster: str
     region: str
+    account_id: str
+    """AWS account of the credentials: all queries were about it."""
     found: tuple[FoundObject, ...]
     """All objects found, certain and uncertain, including those kept on purpose."""
     unknown: tuple[Unknown, ...]

@@ -76,6 +76,7 @@ def audit(
     return AuditReport(
         cluster=cluster,
         region=aws.region,
+        account_id=scope.account_id,
         found=tuple(sorted(set(found), key=_order)),
         unknown=tuple(unknown),
         at=time.time(),
