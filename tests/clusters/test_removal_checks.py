@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
+from tests.clusters.storage.test_fsx_export import SYSTEM, Fsx
 
 from windlass.clusters.audit.scope import KEEP
 from windlass.clusters.aws import Aws, NotThere
+from windlass.clusters.down import down
 from windlass.clusters.eks.contents import Contents, contents
 from windlass.clusters.find import ManagedCluster
 from windlass.clusters.removal_checks import find_usage, require_exported, require_idle, sagemaker_use
+from windlass.clusters.storage.bucket import Bucket
 from windlass.clusters.tags import OWNER
+from windlass.clusters.terraform import Plan, PlanSummary, StopRequests
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
@@ -124,6 +128,33 @@ def test_cluster_that_cannot_be_queried_does_not_count_as_empty(
 
 def test_state_without_a_cluster_needs_no_query(named: ManagedCluster, context: Context) -> None:
     assert find_usage(named, Contents(efs_ids=("fs-1",)), context).unchecked == ""
+
+
+def test_run_that_starts_during_the_export_ends_the_removal(
+    named: ManagedCluster, context: Context, api: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain would delete its volumes, and the export lacks files that it has written since."""
+
+    class UsedFsx(Fsx):
+        """FSx whose export takes so long that a run starts meanwhile."""
+
+        def create_data_repository_task(self, **asked: Any) -> Any:
+            labels = {"labels": {RUN_LABEL: "digits-ab12"}}
+            api.put("v1", "Pod", "digits-0", "training", metadata=labels, status={"phase": "Running"})
+            return super().create_data_repository_task(**asked)
+
+    made = state(aws_eks_cluster=eks(f"http://127.0.0.1:{api.port}"), aws_fsx_lustre_file_system={"id": SYSTEM})
+    plan = Plan(Path("x"), PlanSummary(()), True, "")
+    terraform: Any = SimpleNamespace(init=lambda: None, state=lambda: made, plan=lambda **_: plan, apply=pytest.fail)
+    fsx = UsedFsx("/")
+    api.put("v1", "Service", "web", "default", spec={"type": "LoadBalancer"})
+    monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(fsx.aws()))
+    monkeypatch.setattr(ManagedCluster, "terraform", lambda *_: terraform)
+    monkeypatch.setattr("windlass.clusters.storage.bucket.find_bucket", lambda *_, **_more: Bucket("b", exists=False))
+    with StopRequests() as stop, pytest.raises(UsageError, match="use vision: training/digits-0 of run digits-ab12"):
+        down(named, context, lambda _event: None, lambda *_: True, stop)
+    assert len(fsx.tasks) == 1
+    assert api.changes == [], "it was not drained"
 
 
 ROLE = "arn:aws:iam::1:role/vision-sagemaker"

@@ -33,6 +33,7 @@ from windlass.errors import EngineError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
+    from windlass.clusters.aws import Aws
     from windlass.clusters.terraform import StopRequests
 
 
@@ -90,9 +91,7 @@ def down(
             listed = images(found.contents, aws)
             if not force:
                 require_no_images(listed)
-                require_idle(
-                    named, (*found.active, *sagemaker_use(named.cluster.name, found.contents, aws)), found.unchecked
-                )
+                _require_unused(named, found, aws)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
@@ -106,6 +105,9 @@ def down(
         with named.aws(context) as aws:
             with stop.interruptible("stopped during the export of FSx, which continues in AWS; nothing was removed"):
                 lost = export(named, found.contents, aws, on_event, force=force)
+            if not force:  # a run may have started during the question or the export
+                found = find_usage(named, found.contents, context)
+                _require_unused(named, found, aws)
             lost += tuple(f"{one}, which were deleted" for one in listed)
             with stop.interruptible("stopped while draining; load balancers, volumes and nodes may be deleted already"):
                 drained = drain_cluster(named, found, on_event, force=force)
@@ -141,6 +143,12 @@ def down(
         seen,
         lost,
     )
+
+
+def _require_unused(named: ManagedCluster, found: ClusterUsage, aws: Aws) -> None:
+    """Raises UsageError if runs, jobs or endpoints are active, or the API server was not queried. Raises AwsError."""
+    active = (*found.active, *sagemaker_use(named.cluster.name, found.contents, aws))
+    require_idle(named, active, found.unchecked)
 
 
 def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent, *, force: bool) -> Drained:
