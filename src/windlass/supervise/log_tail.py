@@ -11,6 +11,7 @@ because a thousand ranks would exceed the limit of open files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -83,7 +84,8 @@ class Cursor:
     attempt: int
     """Attempt to which the next line belongs; 0 if none has begun."""
     time: str | None = None
-    """Time of the last written line, in the format of the API."""
+    """Latest time of a written line, in the format of the API. Lines after it may have earlier times, because the
+    pod's clock was set back."""
     lines: int = 0
     """Number of written lines with exactly this `time`."""
     lengths: dict[str, int] = field(default_factory=dict)
@@ -159,6 +161,8 @@ class LogTail:
         cursor.lengths = {name: cursor.lengths.get(name, 0) for name in every}
         self._seen_again = 0
         """Number of lines at the cursor's time that the current log stream has repeated."""
+        self._is_past = False
+        """Whether the current log stream has passed the cursor, so that its lines are new at any time."""
         self._timeless: set[bytes] = set()
         """Lines without a time that were read already."""
         for name, length in cursor.lengths.items():
@@ -173,7 +177,7 @@ class LogTail:
     def _first_cursor(self) -> Cursor:
         """Returns the stored cursor; without one, the position where the attempt starts."""
         path = self._files.cursor
-        if (kept := read_cursor(path)) is not None:
+        if (kept := read_cursor(path)) is not None and self._is_written(kept):
             return kept
         if self._number > self._first:  # this attempt's lines follow those of the previous attempt
             before = read_cursor(path.parent.with_name(f"attempt-{self._number - 1}") / path.name)
@@ -183,6 +187,14 @@ class LogTail:
             stamp = datetime.fromtimestamp(self._known.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             return Cursor(self._number, stamp, token=self._known.token, counted=False)
         return Cursor(0 if self._waited else self._first)
+
+    def _is_written(self, cursor: Cursor) -> bool:
+        """Whether the files have all data before a cursor. After a power cut, a cursor may be newer than the data."""
+        unwritten = {self._files.names[tag] for tag in self._files.length_only}
+        lengths = {name: length for name, length in cursor.lengths.items() if length and name not in unwritten}
+        with contextlib.suppress(FileNotFoundError):
+            return all((self._files.folder / name).stat().st_size >= length for name, length in lengths.items())
+        return False
 
     @property
     def is_finished(self) -> bool:
@@ -197,7 +209,7 @@ class LogTail:
             if self._is_broken:
                 self._load()
             self._gathered.clear()
-            self._seen_again = 0
+            self._seen_again, self._is_past = 0, False
             return self._cursor.time
 
     def put(self, line: bytes) -> bool:
@@ -255,16 +267,18 @@ class LogTail:
             self._timeless.add(line)
             return (time.time_ns(), line) if is_new else None
         cursor = self._cursor
-        if cursor.time is not None:
-            if moment < (nanoseconds(cursor.time) or 0):
+        latest = -1 if cursor.time is None else nanoseconds(cursor.time) or 0
+        if not self._is_past:
+            if moment < latest:
                 return None
             if at == cursor.time and self._seen_again < cursor.lines:
                 self._seen_again += 1
                 return None
+            self._is_past = True
         if at == cursor.time:
             cursor.lines += 1
             self._seen_again += 1
-        else:
+        elif moment >= latest:
             cursor.time, cursor.lines, self._seen_again = at, 1, 1
         return moment, text
 

@@ -413,3 +413,36 @@ def test_log_is_read_again_after_a_full_disk(tmp_path: Path) -> None:
         intake.put(printed(number))
     intake.flush()
     assert lines_in(tmp_path) == [f"line {number}" for number in range(3)]
+
+
+def printed_at(second: int, text: str) -> bytes:
+    return f"2026-11-21T16:00:{second:02d}.000000000Z [0] {text}".encode()
+
+
+def test_lines_after_the_clock_of_a_pod_was_set_back_are_kept(tmp_path: Path) -> None:
+    lines = [printed_at(30, "before"), printed_at(1, "set back"), printed_at(2, "later"), printed_at(31, "caught up")]
+    intake = LogTail(tmp_path, 0, [0])
+    intake.begin()
+    intake.take(lines[:3])
+    assert intake.begin() == "2026-11-21T16:00:30.000000000Z"  # The connection broke.
+    intake.take([*lines, printed_at(5, "set back again")])
+    assert lines_in(tmp_path) == ["before", "set back", "later", "caught up", "set back again"]
+
+
+@pytest.mark.parametrize("lost", ["rank-0.log", "rank-0.idx", "node-0.events"])
+def test_log_is_read_again_from_its_beginning_if_a_power_cut_has_lost_written_lines(tmp_path: Path, lost: str) -> None:
+    lines = [*(printed_at(at, f"line {at}") for at in range(5)), b"2026-11-21T16:00:06.0Z [n] {}"]
+    LogTail(tmp_path, 0, [0]).take(lines)
+    files = {name: (tmp_path / name).read_bytes() for name in ("rank-0.log", "rank-0.idx", "node-0.events")}
+    os.truncate(tmp_path / lost, 1)
+    intake = LogTail(tmp_path, 0, [0])
+    assert intake.begin() is None
+    intake.take(lines)
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+
+
+def test_log_whose_length_alone_is_kept_is_not_read_again(tmp_path: Path) -> None:
+    LogTail(tmp_path, 0, [0], has_output=False).take([printed_at(1, "a")])
+    (tmp_path / "rank-0.log").unlink()
+    assert LogTail(tmp_path, 0, [0], has_output=False).begin() is not None
+    assert (tmp_path / "rank-0.log").stat().st_size == 2
