@@ -162,6 +162,22 @@ def test_owner_config_map_found_at_the_second_read_is_present(server: ObjectServ
     assert not answers
 
 
+# -- stop requests ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("may_update", [True, False])
+def test_immediate_stop_replaces_a_stop_request_and_never_removes_it_with_the_right_to_update(
+    server: ObjectServer, client: Client, may_update: bool
+) -> None:
+    server.owner_config_map("r-1")
+    owner = client.get("v1", "ConfigMap", "r-1")
+    markers.put(client, owner, layout.STOP_MARKER)
+    server.fails = lambda request: status(403, "Forbidden") if request.verb == "PUT" and not may_update else None
+    markers.put(client, owner, layout.STOP_MARKER, now=True)
+    assert markers.requested_stop(client, "r-1") == stop_request.StopRequest(now=True, reason=stop_request.ELSEWHERE)
+    assert ("DELETE" in [request.verb for request in server.requests]) is not may_update
+
+
 # -- the Lease --------------------------------------------------------------------------------------------------------
 
 

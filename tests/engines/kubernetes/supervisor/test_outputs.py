@@ -82,6 +82,19 @@ def test_pod_does_not_keep_outputs_of_a_removed_run(server: ObjectServer, client
     assert not is_watched(server)
 
 
+def test_pod_keeps_outputs_if_the_server_reports_the_run_as_missing_once(
+    server: ObjectServer, client: Client, tmp_path: Path
+) -> None:
+    answers = [status(404, "NotFound", name=RUN, kind="configmaps")]
+    server.fails = lambda request: answers.pop() if answers and request.name == RUN else None
+    thread = holding(client, brought(tmp_path / "run"))
+    until(lambda: is_watched(server) or not thread.is_alive())
+    assert thread.is_alive()
+    assert not answers
+    server.marker(RUN, layout.FETCHED_MARKER)
+    thread.join(BOUND_SECONDS)
+
+
 def test_pod_without_collected_outputs_ends_at_once(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     outputs.keep_until_fetched(client, RUN, tmp_path, Clock())
     assert server.requests == []

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
 from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.runs.stop_request import ELSEWHERE, REMOVED, StopRequest, read_stop_request, write_stop_request
 
@@ -31,8 +32,13 @@ def put(client: Client, owner_config_map: dict[str, Any], marker: str, *, now: b
     data = {**({"now": "true"} if now else {}), **said}
     made = manifests.owned(manifests.core("ConfigMap", name, meta["namespace"], its, data=data), owner_config_map)
     if client.create_if_absent(made) is None and now:
-        client.delete("v1", "ConfigMap", name)
-        client.create(made)
+        try:
+            client.update("v1", "ConfigMap", name, lambda found: {**found, "data": data})
+        except Refused as error:
+            if error.status != 403:  # runs that a machine supervises do not need the right to update ConfigMaps
+                raise
+            client.delete("v1", "ConfigMap", name)
+            client.create(made)
 
 
 def requested_stop(client: Client, run_id: str) -> StopRequest | None:
@@ -42,7 +48,7 @@ def requested_stop(client: Client, run_id: str) -> StopRequest | None:
     found = client.get_if_exists("v1", "ConfigMap", layout.marker_name(run_id, layout.STOP_MARKER))
     if found is not None:
         return StopRequest(now=found.get("data", {}).get("now") == "true", reason=ELSEWHERE)
-    owner_config_map = _owner_config_map(client, run_id)
+    owner_config_map = find_owner(client, run_id)
     is_gone = owner_config_map is None or "deletionTimestamp" in owner_config_map["metadata"]
     return StopRequest(now=True, reason=REMOVED) if is_gone else None
 
@@ -71,8 +77,10 @@ def forget(client: Client, run_id: str) -> None:
         client.delete("v1", "ConfigMap", layout.marker_name(run_id, marker))
 
 
-def _owner_config_map(client: Client, run_id: str) -> dict[str, Any] | None:
-    """Returns the owner ConfigMap, or None after two reads, `ABSENT_SECONDS` apart, did not find it."""
+def find_owner(client: Client, run_id: str) -> dict[str, Any] | None:
+    """Returns the owner ConfigMap of a run, or None after two reads, `ABSENT_SECONDS` apart, did not find it. Raises
+    EngineError.
+    """
     absence = Absence()
     while (found := client.get_if_exists("v1", "ConfigMap", run_id)) is None:
         if absence.is_confirmed(is_absent=True):

@@ -84,7 +84,7 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
 def _is_over(client: Client, run_id: str) -> bool:
     """Returns whether the pod may end: the outputs are marked as fetched, or the run was removed."""
-    return _marker(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
+    return _marker(client, run_id) is not None or markers.find_owner(client, run_id) is None
 
 
 def _await_marker(client: Client, run_id: str) -> None:
