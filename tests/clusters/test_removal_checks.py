@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
@@ -171,11 +172,13 @@ def with_sagemaker_role() -> Contents:
 
 
 class SageMaker:
-    """An account's training jobs (status and role), endpoints (configuration), configurations and models (role)."""
+    """An account's jobs by kind and name (status, and role or model), endpoints (configuration), configurations, models
+    (role).
+    """
 
     def __init__(
         self,
-        jobs: dict[str, tuple[str, str]] | None = None,
+        jobs: dict[tuple[str, str], tuple[str, str]] | None = None,
         endpoints: dict[str, str] | None = None,
         configs: dict[str, dict[str, Any]] | None = None,
         models: dict[str, str] | None = None,
@@ -186,19 +189,26 @@ class SageMaker:
 
     def client(self, _name: str) -> Any:
         return SimpleNamespace(
-            get_paginator=lambda _name: SimpleNamespace(paginate=self._pages),
-            describe_training_job=lambda TrainingJobName: {"RoleArn": self._jobs[TrainingJobName][1]},  # noqa: N803
+            get_paginator=lambda name: SimpleNamespace(paginate=functools.partial(self._pages, name)),
+            describe_training_job=lambda **asked: {"RoleArn": self._job("Training", asked)},
+            describe_processing_job=lambda **asked: {"RoleArn": self._job("Processing", asked)},
+            describe_transform_job=lambda **asked: {"ModelName": self._job("Transform", asked)},
             describe_endpoint=lambda EndpointName: {"EndpointConfigName": self._endpoints[EndpointName]},  # noqa: N803
             describe_endpoint_config=lambda EndpointConfigName: of(self._configs, EndpointConfigName),  # noqa: N803
             describe_model=lambda ModelName: {"ExecutionRoleArn": of(self._models, ModelName)},  # noqa: N803
             list_tags=lambda ResourceArn: {"Tags": self._tags.get(ResourceArn, {})},  # noqa: N803
         )
 
-    def _pages(self, StatusEquals: str = "") -> list[dict[str, Any]]:  # noqa: N803
+    def _job(self, kind: str, asked: dict[str, str]) -> str:
+        """Returns the role or the model of a job."""
+        return self._jobs[kind, asked[f"{kind}JobName"]][1]
+
+    def _pages(self, operation: str, StatusEquals: str = "") -> list[dict[str, Any]]:  # noqa: N803
         if not StatusEquals:
             return [{"Endpoints": [{"EndpointName": name, "EndpointArn": name}]} for name in self._endpoints]
-        names = [name for name, (state, _) in self._jobs.items() if state == StatusEquals]
-        return [{"TrainingJobSummaries": [{"TrainingJobName": name}]} for name in names]
+        kind = operation.split("_")[1].capitalize()
+        names = [name for (of, name), (state, _) in self._jobs.items() if (of, state) == (kind, StatusEquals)]
+        return [{f"{kind}JobSummaries": [{f"{kind}JobName": name}]} for name in names]
 
     def use(self, found: Contents) -> tuple[str, ...]:
         aws: Any = self
@@ -217,7 +227,15 @@ def variants(*models: str) -> dict[str, Any]:
 
 def test_jobs_and_endpoints_of_others_with_the_role_of_the_cluster_are_active() -> None:
     account = SageMaker(
-        jobs={"digits-ab12-1": ("InProgress", ROLE), "old-1": ("Stopping", ROLE), "theirs": ("InProgress", "another")},
+        jobs={
+            ("Training", "digits-ab12-1"): ("InProgress", ROLE),
+            ("Training", "old-1"): ("Stopping", ROLE),
+            ("Training", "theirs"): ("InProgress", "another"),
+            ("Processing", "features"): ("InProgress", ROLE),
+            ("Transform", "predict"): ("Stopping", "digits"),
+            ("Transform", "theirs"): ("InProgress", "other"),
+            ("Transform", "unknown"): ("InProgress", "gone"),
+        },
         endpoints={"digits": "digits", "other": "other"},
         configs={"digits": variants("digits", "digits"), "other": variants("other")},
         models={"digits": ROLE, "other": "another"},
@@ -225,6 +243,8 @@ def test_jobs_and_endpoints_of_others_with_the_role_of_the_cluster_are_active() 
     assert account.use(with_sagemaker_role()) == (
         "the training job digits-ab12-1 is InProgress",
         "the training job old-1 is Stopping",
+        "the processing job features is InProgress",
+        "the transform job predict is Stopping",
         "the endpoint digits is up",
     )
     assert account.use(Contents()) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def sagemaker_use(name: str, found: Contents, aws: Aws) -> tuple[str, ...]:
     """
     if not found.sagemaker_role:
         return ()
-    return (*_training_jobs(found, aws), *_endpoints(name, found, aws))
+    return (*_jobs(found, aws), *_endpoints(name, found, aws))
 
 
 def _endpoints(cluster: str, found: Contents, aws: Aws) -> tuple[str, ...]:
@@ -114,28 +115,39 @@ def _endpoint_roles(client: Any, config: str) -> Iterator[str]:
         return
     if about.get("ExecutionRoleArn"):  # of an endpoint for inference components, whose variants have no model
         yield str(about["ExecutionRoleArn"])
-    for model in [str(one["ModelName"]) for one in about["ProductionVariants"] if one.get("ModelName")]:
-        try:
-            with aws_errors(f"describe the model {model}", action="sagemaker:DescribeModel"):
-                yield str(client.describe_model(ModelName=model).get("ExecutionRoleArn") or "")
-        except NotThere:
-            yield ""
+    for one in about["ProductionVariants"]:
+        if one.get("ModelName"):
+            yield _model_role(client, one)
 
 
-def _training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
+def _jobs(found: Contents, aws: Aws) -> Iterator[str]:
+    """Yields the training, processing and transform jobs that use the cluster's role. Raises AwsError."""
     from windlass.clusters.aws import aws_errors
 
-    client, active = aws.client("sagemaker"), []
-    for state in ("InProgress", "Stopping"):
-        with aws_errors("list training jobs", action="sagemaker:ListTrainingJobs"):
-            pages = client.get_paginator("list_training_jobs").paginate(StatusEquals=state)
-            names = [str(one["TrainingJobName"]) for page in pages for one in page["TrainingJobSummaries"]]
+    client = aws.client("sagemaker")
+    for kind, state in itertools.product(("Training", "Processing", "Transform"), ("InProgress", "Stopping")):
+        what = kind.lower()
+        with aws_errors(f"list {what} jobs", action=f"sagemaker:List{kind}Jobs"):
+            pages = client.get_paginator(f"list_{what}_jobs").paginate(StatusEquals=state)
+            names = [str(one[f"{kind}JobName"]) for page in pages for one in page[f"{kind}JobSummaries"]]
         for name in names:
-            with aws_errors(f"describe the training job {name}", action="sagemaker:DescribeTrainingJob"):
-                role = client.describe_training_job(TrainingJobName=name)["RoleArn"]
+            with aws_errors(f"describe the {what} job {name}", action=f"sagemaker:Describe{kind}Job"):
+                about = getattr(client, f"describe_{what}_job")(**{f"{kind}JobName": name})
+            role = about["RoleArn"] if "RoleArn" in about else _model_role(client, about)
             if role == found.sagemaker_role:
-                active.append(f"the training job {name} is {state}")
-    return tuple(active)
+                yield f"the {what} job {name} is {state}"
+
+
+def _model_role(client: Any, about: dict[str, Any]) -> str:
+    """Returns the role of the model of a variant or a transform job; empty if it is deleted. Raises AwsError."""
+    from windlass.clusters.aws import NotThere, aws_errors
+
+    model = str(about["ModelName"])
+    try:
+        with aws_errors(f"describe the model {model}", action="sagemaker:DescribeModel"):
+            return str(client.describe_model(ModelName=model).get("ExecutionRoleArn") or "")
+    except NotThere:
+        return ""
 
 
 def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str = "") -> None:

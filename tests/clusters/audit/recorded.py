@@ -28,7 +28,12 @@ class Recorded(FinderCalls):
         return answer
 
     def items(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
-        yield from self._answer(service, operation)
+        """Yields the items; those of a job without a status are in progress."""
+        wanted = parameters.get("StatusEquals")
+        for one in self._answer(service, operation):
+            status = next((one[key] for key in one if key.endswith("JobStatus")), "InProgress")
+            if wanted in (None, status):
+                yield one
 
     def get(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         return dict(self._answer(service, operation) or {})

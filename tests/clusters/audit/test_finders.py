@@ -250,6 +250,24 @@ def test_training_job_is_recognized_by_its_role() -> None:
     assert found("training job in progress", FOREIGN, answers) == []
 
 
+def test_stopping_jobs_and_transform_jobs_of_models_with_the_role_of_the_cluster_bill() -> None:
+    role = {"ExecutionRoleArn": "arn:aws:iam::1:role/train-sagemaker"}
+    resources = {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2}
+    answers: dict[str, Any] = {
+        "sagemaker.list_transform_jobs": [
+            {"TransformJobName": "t", "TransformJobArn": "arn:t", "TransformJobStatus": "InProgress"},
+            {"TransformJobName": "s", "TransformJobArn": "arn:s", "TransformJobStatus": "Stopping"},
+        ],
+        "sagemaker.describe_transform_job": {"ModelName": "m", "TransformResources": resources},
+        "sagemaker.describe_model": role,
+    }
+    rows = found("transform job in progress", SCOPE, answers)
+    assert [one.id for one in rows] == ["t", "s"]
+    assert rows[0].price_keys == (PriceKey("sagemaker-transform", "hour", "ml.g5.xlarge", 2.0),)
+    answers["sagemaker.describe_model"] = {"ExecutionRoleArn": "arn:aws:iam::1:role/other"}
+    assert found("transform job in progress", SCOPE, answers) == []
+
+
 def test_running_endpoint_without_its_configuration_or_model_may_be_of_the_cluster_and_bills() -> None:
     """SageMaker then reports neither its role nor its instance type."""
     variant = {"VariantName": "a", "CurrentInstanceCount": 2}

@@ -60,6 +60,14 @@ def auditor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Auditor]:
             Tags=tags,
             ProcessingResources={"ClusterConfig": resources},
         )
+        aws.client("sagemaker").create_transform_job(
+            TransformJobName="train-transform",
+            ModelName="train-model",
+            TransformInput={"DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://bucket/in"}}},
+            TransformOutput={"S3OutputPath": "s3://bucket/out"},
+            TransformResources={"InstanceType": "ml.m5.large", "InstanceCount": 1},
+            Tags=tags,
+        )
         keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
         yield Auditor(aws, aws.environ | keys)
 

@@ -1,7 +1,8 @@
 """SageMaker's list operations for audits, which ministack lacks. Nothing runs, and no job or endpoint changes state.
 
 Endpoints with their configurations and models, notebook instances, training jobs (always in progress, or with a warm
-pool), processing jobs, domains and apps, HyperPod clusters, tags. Requests are validated with botocore's model.
+pool), processing and transform jobs, domains and apps, HyperPod clusters, tags. Requests are validated with botocore's
+model.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ KINDS = {
     "NotebookInstance": ("notebook-instance", "NotebookInstanceName"),
     "TrainingJob": ("training-job", "TrainingJobName"),
     "ProcessingJob": ("processing-job", "ProcessingJobName"),
+    "TransformJob": ("transform-job", "TransformJobName"),
     "Model": ("model", "ModelName"),
     "Domain": ("domain", "DomainName"),
     "App": ("app", "AppName"),
@@ -34,6 +36,7 @@ LISTS = {
     "ListNotebookInstances": ("NotebookInstance", "NotebookInstances"),
     "ListTrainingJobs": ("TrainingJob", "TrainingJobSummaries"),
     "ListProcessingJobs": ("ProcessingJob", "ProcessingJobSummaries"),
+    "ListTransformJobs": ("TransformJob", "TransformJobSummaries"),
     "ListDomains": ("Domain", "Domains"),
     "ListApps": ("App", "Apps"),
     "ListClusters": ("Cluster", "ClusterSummaries"),
@@ -43,6 +46,7 @@ STATES = {
     "NotebookInstance": ("NotebookInstanceStatus", "InService"),
     "TrainingJob": ("TrainingJobStatus", "InProgress"),
     "ProcessingJob": ("ProcessingJobStatus", "InProgress"),
+    "TransformJob": ("TransformJobStatus", "InProgress"),
     "Domain": ("Status", "InService"),
     "App": ("Status", "InService"),
     "Cluster": ("ClusterStatus", "InService"),

@@ -49,9 +49,10 @@ def _configured(calls: FinderCalls, name: str) -> tuple[dict[str, Any], dict[str
 
 
 def _users(calls: FinderCalls, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
-    """Yields why an endpoint belongs to the cluster, from the roles and subnets of its configuration and models.
+    """Yields why an endpoint or a transform job belongs to the cluster, from the roles and subnets of its configuration
+    and models.
 
-    An endpoint without its configuration or models runs and bills, with a role that SageMaker no longer reports.
+    One whose configuration or models are deleted runs and bills, with a role that SageMaker no longer reports.
     """
     yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
     is_known = bool(config.get("ExecutionRoleArn"))
@@ -107,17 +108,25 @@ def _notebooks(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _training(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
-    words = "sagemaker stop-training-job --training-job-name"
-    return _jobs(calls, scope, TRAINING, words, StatusEquals="InProgress")
+    jobs = _under_way(calls, "list_training_jobs", "TrainingJobSummaries")
+    return _jobs(calls, scope, TRAINING, "sagemaker stop-training-job --training-job-name", jobs)
 
 
 def _pools(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     words = "sagemaker update-training-job --resource-config KeepAlivePeriodInSeconds=0 --training-job-name"
-    return _jobs(calls, scope, POOL, words, WarmPoolStatusEquals="Available")
+    jobs = calls.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", WarmPoolStatusEquals="Available")
+    return _jobs(calls, scope, POOL, words, jobs)
 
 
-def _jobs(calls: FinderCalls, scope: Scope, what: tuple[str, str], words: str, **chosen: str) -> Iterator[FoundObject]:
-    jobs = calls.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", **chosen)
+def _under_way(calls: FinderCalls, operation: str, key: str) -> Iterator[dict[str, Any]]:
+    """Yields the jobs that bill; a stopping job bills too."""
+    for state in ("InProgress", "Stopping"):
+        yield from calls.items("sagemaker", operation, key, StatusEquals=state)
+
+
+def _jobs(
+    calls: FinderCalls, scope: Scope, what: tuple[str, str], words: str, jobs: Iterator[dict[str, Any]]
+) -> Iterator[FoundObject]:
     return calls.each(jobs, lambda one: _job(calls, scope, what, one, words))
 
 
@@ -164,8 +173,29 @@ def _processing(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
                 remedy=command(scope, "sagemaker stop-processing-job --processing-job-name", name),
             )
 
-    jobs = calls.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
-    return calls.each(jobs, inspect)
+    return calls.each(_under_way(calls, "list_processing_jobs", "ProcessingJobSummaries"), inspect)
+
+
+def _transform(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
+        name, tags = one["TransformJobName"], _tags(calls, one["TransformJobArn"])
+        about = calls.get("sagemaker", "describe_transform_job", TransformJobName=name)
+        users = _users(calls, scope, tags, {"ProductionVariants": [{"ModelName": about.get("ModelName")}]})
+        if owner := better(scope.owner(tags, name=name), *users):
+            each = about.get("TransformResources") or {}
+            kind, count = each.get("InstanceType", ""), each.get("InstanceCount", 1)
+            yield row(
+                TRANSFORM,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("sagemaker-transform", kind, count)],
+                detail=f"{count} x {kind}",
+                remedy=command(scope, "sagemaker stop-transform-job --transform-job-name", name),
+            )
+
+    return calls.each(_under_way(calls, "list_transform_jobs", "TransformJobSummaries"), inspect)
 
 
 def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
@@ -254,6 +284,7 @@ NOTEBOOK: Final = ("sagemaker", "notebook instance")
 TRAINING: Final = ("sagemaker", "training job in progress")
 POOL: Final = ("sagemaker", "warm pool")
 PROCESSING: Final = ("sagemaker", "processing job in progress")
+TRANSFORM: Final = ("sagemaker", "transform job in progress")
 DOMAIN: Final = ("sagemaker", "domain")
 APP: Final = ("sagemaker", "app")
 HYPERPOD: Final = ("sagemaker", "HyperPod cluster")
@@ -278,6 +309,11 @@ FINDERS: Final = (
     Finder(*TRAINING, JOBS, _training),
     Finder(*POOL, JOBS, _pools),
     Finder(*PROCESSING, ("sagemaker:ListProcessingJobs", TAGS, "sagemaker:DescribeProcessingJob"), _processing),
+    Finder(
+        *TRANSFORM,
+        ("sagemaker:ListTransformJobs", TAGS, "sagemaker:DescribeTransformJob", "sagemaker:DescribeModel"),
+        _transform,
+    ),
     Finder(*DOMAIN, DOMAINS, _domains),
     Finder(*APP, (*DOMAINS, "sagemaker:ListApps"), _apps),
     Finder(*HYPERPOD, ("sagemaker:ListClusters", TAGS, "sagemaker:DescribeCluster"), _hyperpods),
