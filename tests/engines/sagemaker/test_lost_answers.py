@@ -19,6 +19,7 @@ from tests.helpers.nightly import IS_NIGHTLY
 
 from windlass.actions.runs import statuses
 from windlass.cli.render import condition_notes
+from windlass.engines.sagemaker import backend
 from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBackend
 from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, STOPPING, Refused
@@ -300,18 +301,22 @@ def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world:
     assert marker.touched_at() is None
 
 
-def test_the_name_of_a_job_is_written_before_it_is_created(lab: Lab, world: World, tmp_path: Path) -> None:
+def test_the_name_of_a_job_is_written_before_it_is_created(
+    lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure, `stop` would take a job whose name was not on the disk for one that was not requested."""
     run_id = lab.begin(tmp_path, "digits-1")
-    folder, seen = lab.store.run_dir(run_id) / "attempt-1", list[str]()
+    seen: list[str] = []
 
     def fault(connection: Connection, operation: str, number: int) -> str:
         if operation == "create":
-            seen.append((folder / REQUESTED).read_text())
+            seen.append("created")
         return ""
 
+    monkeypatch.setattr(backend, "sync", lambda synced: seen.append((synced / REQUESTED).read_text()))
     world.fault = fault
     assert lab.to_the_end(run_id).phase is Phase.SUCCEEDED
-    assert seen == ["digits-1-1"]
+    assert seen == ["digits-1-1", "created"]
 
 
 def test_job_does_not_count_as_absent_while_creation_is_pending(

@@ -46,6 +46,7 @@ from windlass.plan.steps import CodeStep, ModelStep, ServiceStep, TrainingJobSte
 from windlass.runs.clock import Clock
 from windlass.runs.events import MODEL_AWAY, Warned, entries
 from windlass.runs.record import Status
+from windlass.storage.files import sync
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, pack
@@ -129,6 +130,7 @@ class SageMakerBackend(Backend):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / REQUESTED).write_text(self._name(folder))
+            sync(folder)  # after a power failure, a job without its name would count as one that was not requested
         except OSError as error:
             words = f"the name of the training job cannot be written, so that it is not created: {error.strerror}"
             raise TargetUnavailable("NotObserved", words, "see: windlass doctor") from error
