@@ -121,13 +121,11 @@ def down(
             on_event(StageStarted("auditing"))
             outputs = named.outputs()
             network = audited_network(outputs, found.contents.vpc_id, named.cluster.network.vpc)
-            name = named.cluster.storage.bucket or ""
             seen = audit(
                 named.cluster.name,
                 aws,
                 context,
                 network=network,
-                bucket=name,
                 volumes=remembered(named),
                 existing=named.cluster.existing,
             )

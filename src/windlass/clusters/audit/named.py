@@ -27,7 +27,6 @@ def audit(
     *,
     is_ours: bool = True,
     network: ClusterNetwork | None = None,
-    bucket: str = "",
     volumes: Volumes | None = None,
     existing: Iterable[str] = (),
 ) -> AuditReport:
@@ -44,7 +43,6 @@ def audit(
         aws,
         network=network or ClusterNetwork(),
         is_ours=is_ours,
-        bucket=bucket,
         volume_names=known.names,
         volume_ids=known.ids,
         existing=tuple(existing),
@@ -65,7 +63,6 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> A
 
     named = next((of_folder(one, context) for one in all_of(context) if one.name == name), None)
     outputs = named.outputs() if named is not None else None
-    bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")
     with Aws(chosen, environ=context.environ) as aws:
         if outputs is not None and is_ours:
@@ -73,9 +70,7 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> A
         network = audited_network(outputs, None, named.cluster.network.vpc if named is not None else None)
         volumes = remembered(named) if named is not None else None
         existing = named.cluster.existing if named is not None else ()
-        return audit(
-            name, aws, context, is_ours=is_ours, network=network, bucket=bucket, volumes=volumes, existing=existing
-        )
+        return audit(name, aws, context, is_ours=is_ours, network=network, volumes=volumes, existing=existing)
 
 
 def audited_network(outputs: Outputs | None, vpc_in_state: str | None, vpc_in_file: str | None) -> ClusterNetwork:

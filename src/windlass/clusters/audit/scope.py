@@ -92,8 +92,6 @@ class Scope:
     """Instances of other clusters."""
     security_group_ids: frozenset[str] = frozenset()
     """Security groups of the cluster."""
-    bucket: str = ""
-    """Name of the bucket that Windlass created for the cluster; empty for the default name `windlass-NAME-ACCOUNT`."""
     volume_names: frozenset[str] = frozenset()
     """Names of PersistentVolumes (`pvc-…`) that the cluster is known to have had."""
     existing: frozenset[str] = frozenset()
