@@ -299,6 +299,16 @@ def test_the_time_limit_ends_the_run_and_is_no_reason_to_restart(make_run: MakeR
     assert run.clock.now - START == pytest.approx(100, abs=1)
 
 
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_time_limit_does_not_depend_on_a_clock_that_is_set(make_run: MakeRun, seconds: float) -> None:
+    run = make_run(timeout_seconds=100.0)
+    run.clock.at(10, lambda: setattr(run.clock, "jumped", seconds))
+    run.backend.script = begun
+    run.run()
+    assert run.ends == [("failed", "timeout")]
+    assert run.clock.now - START == pytest.approx(100, abs=1)
+
+
 def test_a_stop_overrules_a_failure_under_way(make_run: MakeRun) -> None:
     run = make_run(nodes=2, max_restarts=5)
 

@@ -102,6 +102,7 @@ class Supervisor:
         self.patience_seconds = FULL_DISK_PATIENCE_SECONDS
         self._upload_at = 0.0
         """Time of the next upload of the outputs in Unix seconds."""
+        self._booted_at = clock.time() - clock.boottime()
 
     # -- main loop ----------------------------------------------------------------------------------------------------
 
@@ -163,11 +164,11 @@ class Supervisor:
             self._wait(POLL_SECONDS)
         elif lives is False and self.is_to_stop():
             self.end_run(Outcome(Phase.STOPPED, reason="stop"))
-        elif lives is False and is_late(self.writer.status, self.plan.policy, now):
+        elif lives is False and self._is_late:
             self.end_run(timed_out(self.plan.policy))
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
             self._detach()  # the next supervisor continues the run
-        elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
+        elif lives is None and (self.is_to_stop() or self._is_late):
             if self.writer.status.phase is not Phase.STOPPING:
                 self.record.note(PhaseEntered(Phase.STOPPING))
             self.next_at = None
@@ -293,13 +294,13 @@ class Supervisor:
         request = read_stop_request(self.run_dir)
         if request is not None and request.now:
             monitor.shutdown.hurry()
-        now = self.clock.time()
         may_end = monitor.shutdown.reason in (None, "preemption") and monitor.attempt.training_nodes()
         # The time limit does not apply while nodes copy results.
-        if may_end and is_late(self.writer.status, self.plan.policy, now):
+        if may_end and self._is_late:
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # cloud metadata services use this time format
+            # cloud metadata services use this time format
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock.time()))
             self.record.note(PreemptionNotice("sigterm", "terminate", at))
             monitor.end("preemption")
 
@@ -312,6 +313,13 @@ class Supervisor:
         except TransferRefused as error:
             self.record.note(RootCause(f"the outputs cannot be uploaded: {error_line(error)}"))
             monitor.end("upload")
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the job's time limit is reached. Suspends count, and clock changes since the supervisor's start do
+        not.
+        """
+        return is_late(self.writer.status, self.plan.policy, self._booted_at + self.clock.boottime())
 
     def is_to_stop(self) -> bool:
         """Whether a stop was requested; records the request."""
