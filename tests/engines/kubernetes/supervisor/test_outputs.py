@@ -218,11 +218,21 @@ def test_one_process_fetches_at_a_time(scene: SupervisedScene) -> None:
         outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
 
 
-def test_resume_is_refused_while_the_only_copy_of_the_outputs_cannot_be_fetched(scene: SupervisedScene) -> None:
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"state": {"running": {}}},
+        {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 137}}},
+    ],
+    ids=["exec fails", "restarting"],
+)
+def test_resume_is_refused_while_the_only_copy_of_the_outputs_cannot_be_fetched(
+    scene: SupervisedScene, container: dict[str, object]
+) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
-    running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}}]}
+    seen = {"containerStatuses": [{"name": "supervisor", **container}]}
     spec = {"containers": [{"name": "supervisor", "command": ["python3.13", "-I"]}]}
-    scene.server.put("Pod", "holder", OF_SUPERVISOR, status=running, spec=spec)
+    scene.server.put("Pod", "holder", OF_SUPERVISOR, status=seen, spec=spec)
     scene.server.put("Job", layout.supervisor_name(RUN), {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
     with pytest.raises(EngineError, match="its outputs, which are only in the cluster and could not be fetched"):
         scene.engine.resume(RUN)

@@ -173,6 +173,13 @@ def is_running(pod: Json) -> bool:
     return "running" in _container(pod).get("state", {}) and "deletionTimestamp" not in pod["metadata"]
 
 
+def is_restarting(pod: Json) -> bool:
+    """Whether a supervisor has ended in this pod, and will be started again with the same files."""
+    found = _container(pod)
+    is_waiting = "waiting" in found.get("state", {}) and "terminated" in found.get("lastState", {})
+    return is_waiting and "deletionTimestamp" not in pod["metadata"]
+
+
 def is_silent(pod: Json) -> bool:
     """Whether a supervisor ran in this pod when its node, now unresponsive, last responded."""
     return "running" in _container(pod).get("state", {}) and is_on_silent_node(pod)

@@ -139,12 +139,18 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 
 
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
-    """Returns the running supervisor's pod, which has the outputs of a run. Raises UsageError if none runs."""
+    """Returns the running supervisor's pod, which has the outputs of a run. Raises UsageError if no pod has them,
+    EngineError while the supervisor restarts.
+    """
     pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
         if supervisor_status.is_running(found):  # annotated with its container, since the pod may have sidecars
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
+    if any(map(supervisor_status.is_restarting, pods)):
+        raise EngineError(
+            f"the supervisor of {run_id}, whose pod has the outputs, is being restarted", "try again later"
+        )
     marker = _marker(client, run_id)
     if marker is not None:
         by = str((marker.get("data") or {}).get("by", "")) or "another machine"
