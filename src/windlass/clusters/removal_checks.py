@@ -156,7 +156,8 @@ def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str 
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
             f"{len(active)} runs or services use {named.cluster.name}: {listed}",
-            "windlass stop RUN, windlass close SERVICE; other work where it was started; or --force, which kills all",
+            "windlass stop RUN, windlass close SERVICE; other work where it was started; or --force, which kills what "
+            "runs in the cluster: SageMaker's jobs and endpoints continue, and the audit lists them",
         )
     if unchecked:
         raise UsageError(
