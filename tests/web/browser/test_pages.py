@@ -163,7 +163,9 @@ def test_curve_has_the_colour_of_its_run_where_others_lack_the_metric(visitor: V
     with visitor.tab() as tab:
         page = tab.go(f"/compare?run={HOSTILE}&run={LARGE}")
         page.get_by_label("Metric", exact=True).select_option("lr")
-        expect(page.locator(".compare-chart .keys .line")).to_have_class("line c1 dash0")
+        keys = page.locator(".compare-chart .keys .line")
+        expect(keys).to_have_count(1)
+        expect(keys).to_have_class("line c1 dash0")
 
 
 def test_divergence_is_shown_as_the_last_value(visitor: Visitor) -> None:
