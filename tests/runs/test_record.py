@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windlass.plan.plan import NO_PLAN
@@ -109,17 +109,20 @@ def test_end_is_final_unless_run_is_resumed(events: list[Event]) -> None:
 
 
 @given(histories())
+@example([BIRTH, Event(2, 1.0, "phase", {"phase": "uploading"}), Event(3, 1.0, "stop", {"now": False, "reason": ""})])
 def test_stopping_phase_is_left_only_by_the_end(events: list[Event]) -> None:
-    stopping = False
+    stopping = uploading = False
     status = fold(events[:1])
     for event in events[1:]:
         was_over = status.phase.is_terminal
         status = advance(status, event)
-        stopping = (stopping or status.phase is Phase.STOPPING) and not (was_over and not status.phase.is_terminal)
+        resumed = was_over and not status.phase.is_terminal
+        stopping = (stopping or status.phase is Phase.STOPPING) and not resumed
+        uploading = (uploading or status.phase is Phase.UPLOADING) and not resumed
         if stopping:
             assert status.phase is Phase.STOPPING or status.phase.is_terminal
         if status.supervision.stop_requested:
-            assert stopping
+            assert stopping or uploading, "only a run whose results are uploaded keeps its phase"
 
 
 @given(histories())
