@@ -90,7 +90,7 @@ def test_init_without_a_terminal_reports_the_defaults_used(windlass: Call) -> No
 def test_init_does_not_ask_if_the_file_exists(windlass: Call, environ: dict[str, str]) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
     program, *words = [*WINDLASS, "cluster", "init"]
-    child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
+    child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100, dimensions=(24, 250))
     child.expect(pexpect.EOF)
     assert "exists already" in str(child.before)
     assert "Name of the cluster" not in str(child.before)
