@@ -40,8 +40,8 @@ CONTENT_TYPES: Final[Mapping[str, str]] = {
     ".npz": "application/x-npz", ".txt": "text/plain",
 }  # fmt: skip
 IMAGE: Final = "application/x-image"
-FORGET: Final = "use the login and the target of then; if the deployment is gone: windlass close --forget {}"
-"""What to do about a deployment that was made at another place."""
+FORGET: Final = "use the login and the target settings of its deployment; if it is gone: windlass close --forget {}"
+"""Advice about a deployment that was made at another place; takes the name of the deployment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -401,8 +401,8 @@ class SageMakerBackend(Backend):
         return live
 
     def require_ended(self, command: str) -> None:
-        """Stops the training jobs of the run. Raises EngineError if one has not ended yet; `command` is to be repeated
-        then.
+        """Stops the training jobs of the run. Raises EngineError, with the advice to repeat `command` later, if a job
+        has not ended yet.
         """
         if live := self.end_jobs():
             run_id = self._plan.run_id
