@@ -137,3 +137,60 @@ def test_variable_becomes_as_many_words_as_in_a_shell(line: str, args: str, run:
 def test_variable_that_only_a_shell_can_split_is_left_to_the_shell(args: str) -> None:
     line = ["sh", "-c", "python /a/t.py $ARGS"]
     assert start_of(line, {"ARGS": args}).fields == {"command": line, "launcher": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("line", "env"),
+    [
+        ("export LIBS=$HOME_OF_CUDA/lib64; torchrun /a/t.py", {"LIBS": "/cuda/lib64"}),
+        ("A=1; A=$A:2 B=$A torchrun /a/t.py", {"A": "1:2", "B": "1:2"}),
+        ("export A=1; export A=2 B=${A}; torchrun /a/t.py", {"A": "2", "B": "1"}),
+        ("A=1; env A=2 B=$A torchrun /a/t.py", {"A": "2", "B": "1"}),
+        ('export ARGS="$ARGS -v"; torchrun /a/t.py $ARGS', {"ARGS": "--lr 1 -v"}),
+    ],
+)
+def test_assignments_of_a_script_are_expanded_as_in_a_shell(line: str, env: dict[str, str]) -> None:
+    assert start_of(["bash", "-c", line], {"HOME_OF_CUDA": "/cuda", "ARGS": "--lr 1"}).fields["env"] == env
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export LD_LIBRARY_PATH=/cuda/lib64:$LD_LIBRARY_PATH; torchrun /a/t.py",
+        "PYTHONPATH=/w:$PYTHONPATH torchrun /a/t.py",
+        "A=$EMPTY/data torchrun /a/t.py",
+        "cd $FOLDER && torchrun t.py",
+    ],
+)
+def test_assignment_from_a_variable_of_the_image_or_the_user_is_left_to_the_shell(line: str) -> None:
+    made = start_of(["bash", "-c", line], {"EMPTY": ""}, unset=["EMPTY"])
+    assert made.fields == {"command": ["bash", "-c", line], "launcher": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("word", "run"),
+    [
+        ("${LR:-0.1}", "0.5"),
+        ("${NONE:-0.1}", "0.1"),
+        ("${NONE-0.1}x", "x"),
+        ("${LR-0.1}", "0.5"),
+    ],
+)
+def test_default_of_a_variable_is_used_as_in_a_shell(word: str, run: str) -> None:
+    made = start_of(["sh", "-c", f'python /a/t.py "{word}"'], {"LR": "0.5", "NONE": ""})
+    assert made.fields["run"] == f"/a/t.py {run}"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["${M%.pt}", "${M:+--debug}", "${M:0:2}", "${M/a/b}", "${#M}", "${M:=x}", "${M:-$B}", "${UNKNOWN:-1}", "${!M}"],
+)
+def test_other_expansions_are_left_to_the_shell(word: str) -> None:
+    for line in (f'torchrun /a/t.py "{word}"', f'A="{word}" torchrun /a/t.py', f"torchrun /a/t.py {word}"):
+        made = start_of(["bash", "-c", line], {"M": "a.pt"})
+        assert made.fields == {"command": ["bash", "-c", line], "launcher": "plain"}, line
+
+
+def test_number_of_ranks_that_a_shell_computes_is_left_to_the_shell() -> None:
+    line = ["bash", "-c", "torchrun --nproc-per-node=${N%x} /a/t.py"]
+    assert start_of(line, {"N": "8x"}).fields == {"command": line, "launcher": "plain"}

@@ -18,7 +18,18 @@ from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import Hint, secret_hint
-from windlass.importers.shell import VARIABLE, Line, expanded, filled, joined, macros, read_line, script_of
+from windlass.importers.shell import (
+    VARIABLE,
+    Line,
+    expanded,
+    filled,
+    has_variable,
+    joined,
+    macros,
+    name_in,
+    read_line,
+    script_of,
+)
 from windlass.spec.commandline import job_from_command, launcher_of, stem
 from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, read_past_unknown
 from windlass.spec.runline import join_run, kind_of, split_run
@@ -128,12 +139,19 @@ def start_of(
 def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> Start | None:
     """Parses the script of `sh -c`; None if it needs a shell."""
     script = _NODE_RANK.sub(r"\1" + _OF_LAUNCHER, script)
-    line = read_line(script, lambda found: launcher_of(found) is not None)
+    given = {name: value for name, value in container.env.items() if value or name not in container.unset}
+    line = read_line(script, lambda found: launcher_of(found) is not None, given)
     several: dict[str, str] = {}
     if line is not None and (several := _of_several_words(script, line, container)):
-        is_plain = all(_PLAIN_WORDS.fullmatch(value) for value in several.values())
-        line = read_line(filled(script, several), lambda found: launcher_of(found) is not None) if is_plain else None
-    if line is None:
+        if not all(_PLAIN_WORDS.fullmatch(value) for value in several.values()):
+            return None
+        env = line.env
+        line = read_line(filled(script, several), lambda found: launcher_of(found) is not None, given)
+        if line is not None:
+            line.env = env
+    if line is None or any(map(_has_other_expansion, line.words)):
+        return None
+    if any(map(has_variable, [*line.env.values(), line.folder or ""])):  # `env:` and the path of a script expand none
         return None
     known, keep = {**container.env, **line.env}, container.keep.difference(line.env)
     folder = container.folder if line.folder is None else joined(container.folder, line.folder)
@@ -198,12 +216,17 @@ def _of_several_words(script: str, line: Line, container: _Container) -> dict[st
 
     Variables that the user has to set count as one word, except for names such as EXTRA_ARGS.
     """
-    unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
-    used = {match[1] or match[2] for word in line.words for match in VARIABLE.finditer(word)}
+    unquoted = set(map(name_in, VARIABLE.finditer(_QUOTED.sub("", script))))
+    used = {name_in(match) for word in line.words for match in VARIABLE.finditer(word)}
     known = {**container.env, **line.env}
     one = {name for name in container.unset if not known.get(name) and not _ARGUMENTS.search(name)}
     several = (used & unquoted & known.keys()) - one
     return {name: known[name] for name in several if not _ONE_WORD.fullmatch(known[name])}
+
+
+def _has_other_expansion(word: str) -> bool:
+    """Whether a word has an expansion that `filled` keeps, such as `${NAME%.pt}`."""
+    return "${" in VARIABLE.sub("", word)
 
 
 def _is_of_the_shell(command: str) -> bool:
@@ -267,7 +290,7 @@ def _direct(words: Sequence[str], written: Sequence[str], container: _Container)
                     is_handled=True,
                 )
                 parsed.exported.remove(name)
-    if any(VARIABLE.search(word) for word in parsed.rest):
+    if any(map(has_variable, parsed.rest)):
         return None
     try:
         job = job_from_command(words, "job", container.env, parsed if launcher is not None else None)

@@ -30,9 +30,9 @@ _NOT_PLAIN: Final = re.compile(
     r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
     re.MULTILINE,
 )
-"""Syntax that needs a shell: quoted operators and dollars, comments, home folders and command substitutions."""
-VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:[:=?+%#/-][^}]*)?\}|([A-Za-z_]\w*))")
-"""`$NAME`, `${NAME}` and `${NAME:-else}`."""
+"""Syntax that needs a shell: quoted operators and dollars, comments, home folders, command substitutions."""
+VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:(:?-)([^}$]*))?\}|([A-Za-z_]\w*))")
+"""`$NAME`, `${NAME}`, `${NAME:-else}` and `${NAME-else}`."""
 _MACRO: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-.\w]*)\)")
 
 
@@ -71,8 +71,13 @@ def script_of(words: Sequence[str]) -> str | None:
     return None
 
 
-def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Line | None:
-    """Parses a script into the command that starts the ranks and its context; None if it needs a shell."""
+def read_line(
+    script: str, starts_ranks: Callable[[Sequence[str]], bool], given: Mapping[str, str] | None = None
+) -> Line | None:
+    """Parses a script into the command that starts the ranks and its context; None if it needs a shell.
+
+    Variables in the values of assignments are expanded from earlier assignments and from `given`.
+    """
     script = _COMMENT.sub("", script.replace("\\\n", " "))
     dropped = [match[0].strip() for match in _SUBSTITUTION.finditer(script)]
     computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
@@ -91,20 +96,23 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     commands: list[tuple[list[str], dict[str, str], str | None]] = []
     is_needed: list[bool] = []
     for words, is_joined in steps:
-        if words[:1] == ["env"] and len(words) > 1 and not words[1].startswith("-"):
+        known = {**(given or {}), **found.env}
+        is_env = words[:1] == ["env"] and len(words) > 1 and not words[1].startswith("-")
+        if is_env:
             words = words[1:]  # `env A=1 python train.py`
-        env = {}
+        env: dict[str, str] = {}
         while words and (pair := _ASSIGNMENT.fullmatch(words[0])):
-            env[pair[1]] = pair[2]
+            # the shell expands all arguments of `env` before the first assignment
+            env[pair[1]] = filled(pair[2], known if is_env else {**known, **env})
             words = words[1:]
         if not words:
             found.env |= env
         elif words[0] in _RESERVED:
             return None
         elif words[0] == "cd" and len(words) == 2:
-            found.folder = joined(found.folder, words[1])
+            found.folder = joined(found.folder, filled(words[1], known))
         elif words[0] == "export" and all(_ASSIGNMENT.fullmatch(word) for word in words[1:]):
-            found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
+            found.env |= {name: filled(value, known) for name, _, value in (word.partition("=") for word in words[1:])}
         elif words[0] != "export":
             commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env, found.folder))
             is_needed.append(True)
@@ -168,11 +176,24 @@ def macros(words: Sequence[str]) -> list[str]:
 
 
 def filled(text: str, env: Mapping[str, str], keep: Collection[str] = ()) -> str:
-    """Expands `$NAME` as a shell does; unknown names, and `$NAME` and `${NAME}` of names in `keep`, are kept."""
+    """Expands `$NAME` and `${NAME:-else}` as a shell does; unknown names, and `$NAME` and `${NAME}` of names in `keep`,
+    are kept.
+    """
 
     def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        is_kept = name in keep and match[0] in (f"${name}", f"${{{name}}}")
-        return match[0] if is_kept else env.get(name, match[0])
+        name, default = name_in(match), match[2]
+        if name not in env or (name in keep and default is None):
+            return match[0]
+        return match[3] if default == ":-" and not env[name] else env[name]
 
     return VARIABLE.sub(value, text)
+
+
+def name_in(match: re.Match[str]) -> str:
+    """Returns the name in a match of `VARIABLE`."""
+    return match[1] or match[4]
+
+
+def has_variable(text: str) -> bool:
+    """Whether a text contains a variable, also in an expansion that `filled` keeps, such as `${NAME%.pt}`."""
+    return "${" in text or VARIABLE.search(text) is not None
