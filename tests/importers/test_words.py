@@ -194,3 +194,14 @@ def test_other_expansions_are_left_to_the_shell(word: str) -> None:
 def test_number_of_ranks_that_a_shell_computes_is_left_to_the_shell() -> None:
     line = ["bash", "-c", "torchrun --nproc-per-node=${N%x} /a/t.py"]
     assert start_of(line, {"N": "8x"}).fields == {"command": line, "launcher": "plain"}
+
+
+@pytest.mark.parametrize("word", ["{1,2}.txt", "{1..4}", "data/[ab].txt", "$'\\n'", "$1", "$@"])
+def test_words_that_a_shell_replaces_are_left_to_the_shell(word: str) -> None:
+    line = ["bash", "-c", f"python /a/t.py {word}"]
+    assert start_of(line, {}).fields == {"command": line, "launcher": "plain"}
+
+
+@pytest.mark.parametrize("word", ["'{\"a\": [1, 2]}'", '"[1,2]"', "lr={0}", "x=[]", '"{1,2}"'])
+def test_quoted_brackets_are_arguments(word: str) -> None:
+    assert "run" in start_of(["bash", "-c", f"python /a/t.py {word}"], {}).fields

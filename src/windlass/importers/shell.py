@@ -27,10 +27,17 @@ _SUBSTITUTION: Final = re.compile(
 _OF_ERRORS: Final = re.compile(r"set (?:.* )?(?:-[a-z]*e[a-z]*|-o errexit)(?: .*)?")
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NOT_PLAIN: Final = re.compile(
-    r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
+    r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(|\$[\d@*#?$!']""",
     re.MULTILINE,
 )
-"""Syntax that needs a shell: quoted operators and dollars, comments, home folders, command substitutions."""
+"""Syntax that needs a shell: quoted operators and dollars, comments, home folders, command substitutions, special
+parameters and `$'text'`.
+"""
+_TEXT_IN_QUOTES: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
+_PIP: Final = re.compile(r"\bpip3?\s+install\b[^\n;&|]*")
+"""Arguments of pip, such as `ray[default]`, which match no file."""
+_PATTERN: Final = re.compile(r"(?<!\$)\{[^\s{}]*(?:,|\.\.)[^\s{}]*\}|\[[^\s\]]+\]")
+"""Brace expansion and bracket patterns."""
 VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:(:?-)([^}$]*))?\}|([A-Za-z_]\w*))")
 """`$NAME`, `${NAME}`, `${NAME:-else}` and `${NAME-else}`."""
 _MACRO: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-.\w]*)\)")
@@ -82,6 +89,8 @@ def read_line(
     dropped = [match[0].strip() for match in _SUBSTITUTION.finditer(script)]
     computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
     script = _SUBSTITUTION.sub("", script)
+    if _PATTERN.search(_PIP.sub("", _TEXT_IN_QUOTES.sub("_", script))):
+        return None
     if _NOT_PLAIN.search(script) or computed.difference(CONTRACT_ENV):  # a computed variable that the program may read
         return None
     try:
