@@ -211,20 +211,28 @@ def start_attempt(
 
     `reserved` are sockets bound to the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
     every worker inherits. Workers whose spec names modules to import in advance are forked from `pool` if that is safe.
-    Raises OSError.
+    Raises OSError, after the workers that had already started are killed.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     specs = _resumed(specs)
-    nodes = LocalAttempt.of(folder, specs).nodes
+    attempt = LocalAttempt.of(folder, specs)
     refusals: dict[str, None] = {}
-    for node, spec in zip(nodes, specs, strict=True):
-        spec.write()
-        # The first node inherits the sockets, which keeps the ports reserved even if the supervisor is killed.
-        kept = [one.fileno() for one in reserved] if node is nodes[0] else []
-        kept += [] if slots is None else [slots]
-        if refused := _start_worker(node, spec, [wake, *kept], pool):
-            refusals[f"cold start: {refused}"] = None
-    return LocalAttempt(folder, nodes, tuple(refusals))
+    try:
+        for node, spec in zip(attempt.nodes, specs, strict=True):
+            spec.write()
+            # The first node inherits the sockets, which keeps the ports reserved even if the supervisor is killed.
+            kept = [one.fileno() for one in reserved] if node is attempt.nodes[0] else []
+            kept += [] if slots is None else [slots]
+            if refused := _start_worker(node, spec, [wake, *kept], pool):
+                refusals[f"cold start: {refused}"] = None
+    except BaseException:
+        for popen in [node.popen for node in attempt.nodes if node.popen is not None]:
+            popen.kill()  # by its handle, because the failure may have prevented that the node's pid was stored
+        attempt.kill()
+        attempt.close()
+        raise
+    attempt.warnings = tuple(refusals)
+    return attempt
 
 
 def first_start(run_dir: Path) -> float:
@@ -252,9 +260,11 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
     """Starts one worker, which inherits the descriptors `kept`. Returns why a requested warm start was impossible, or
     "".
     """
-    lock = os.open(node.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
+    with contextlib.ExitStack() as opened:
+        lock = os.open(node.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened.callback(os.close, lock)
+        out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        opened.callback(os.close, out)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         answer = _fork_worker(node, spec, out, [*kept, lock], pool) if spec.warm and not pool.is_off else None
         if isinstance(answer, int):
@@ -267,9 +277,6 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         )
         node.set_pid(node.popen.pid)
         return answer.why if answer is not None else ""
-    finally:
-        os.close(lock)
-        os.close(out)
 
 
 def _fork_worker(node: LocalNode, spec: NodeSpec, out: int, kept: Sequence[int], pool: WarmPool) -> int | Refused:
