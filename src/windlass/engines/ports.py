@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
+import time
+from typing import Final
 
 from windlass.errors import EngineError
+
+CLAIM_SECONDS: Final = 1.0
+"""Seconds that `claim` waits for a port, which the node of an ended attempt may hold for a moment."""
 
 
 def reserve(fixed: int | None) -> socket.socket:
@@ -22,6 +28,33 @@ def reserve(fixed: int | None) -> socket.socket:
         holder.bind(("0.0.0.0", fixed or 0))  # bound but not listening: connections are refused
     except OSError as error:
         holder.close()
-        hint = "leave local.port out: a free one is reserved"
-        raise EngineError(f"port {fixed} cannot be reserved ({error.strerror})", hint) from error
+        raise _refusal(fixed, error) from error
     return holder
+
+
+def claim(port: int) -> socket.socket:
+    """Returns a socket that only one run can have for a fixed port on this machine, whichever home the run is in.
+
+    SO_REUSEADDR allows several processes to bind the port itself until one of them listens, so two runs could join one
+    rendezvous. The name of the returned socket is in Linux's abstract namespace, where the kernel frees it when the
+    last process that inherited the socket has ended. Waits for a node that is just ending.
+
+    Raises EngineError if another run has the port.
+    """
+    claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    give_up = time.monotonic() + CLAIM_SECONDS
+    while sys.platform == "linux":
+        try:
+            claimed.bind(f"\0windlass-port-{port}")
+            break
+        except OSError as error:
+            if time.monotonic() >= give_up:
+                claimed.close()
+                raise _refusal(port, error) from error
+            time.sleep(0.02)
+    return claimed
+
+
+def _refusal(port: int | None, error: OSError) -> EngineError:
+    hint = "leave local.port out: a free one is reserved"
+    return EngineError(f"port {port} cannot be reserved ({error.strerror})", hint)

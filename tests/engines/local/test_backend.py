@@ -34,8 +34,8 @@ def test_start_that_fails_at_a_later_node_leaves_no_process(tmp_path: Path, wake
     ]
     (tmp_path / "node-1.out").mkdir()
     first, _ = LocalAttempt.of(tmp_path, specs).nodes
-    open_before = os.listdir("/proc/self/fd")
+    open_before = {path.name for path in Path("/proc/self/fd").iterdir()}
     with pytest.raises(IsADirectoryError):
         start_attempt(tmp_path, specs, [], wake, WarmPool(tmp_path))
-    assert os.listdir("/proc/self/fd") == open_before
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} == open_before
     until(lambda: not first.lives(), "the worker of the first node has not ended", seconds=20.0)

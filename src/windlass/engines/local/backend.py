@@ -80,10 +80,10 @@ class LocalBackend(Backend):
             # A later attempt finds the folder created. If it is unreadable, the ranks themselves retry.
             with contextlib.suppress(*((OSError,) if number > 1 else ())):
                 Path(made.checkpoints).mkdir(parents=True, exist_ok=True)
-        with (
-            contextlib.closing(ports.reserve(self._plan.policy.port)) as master,
-            contextlib.ExitStack() as own,
-        ):
+        fixed = self._plan.policy.port
+        with contextlib.ExitStack() as own:
+            claims = [] if fixed is None else [own.enter_context(ports.claim(fixed))]
+            master = own.enter_context(contextlib.closing(ports.reserve(fixed)))
             addresses = self._make_networks(record, folder.parent)
             here = [addresses[node] for node in members] if addresses else [MASTER_ADDR] * len(members)
             port = netns.rendezvous_port(number) if addresses else master.getsockname()[1]
@@ -106,7 +106,7 @@ class LocalBackend(Backend):
             )
             parts = self._plan.nodes.defaults.get(IMPORTS)
             specs = [_importing(spec, parts, os.environ) for spec in compose(self.nodes(), members, facts)]
-            reserved = [*([master] if is_held else []), *of_ranks]
+            reserved = [*claims, *([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
             return start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
 
@@ -209,7 +209,7 @@ def start_attempt(
 ) -> LocalAttempt:
     """Writes the specs and starts the workers; each writes a byte to `wake` for every report.
 
-    `reserved` are sockets bound to the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
+    `reserved` are sockets that reserve the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
     every worker inherits. Workers whose spec names modules to import in advance are forked from `pool` if that is safe.
     Raises OSError, after the workers that had already started are killed.
     """

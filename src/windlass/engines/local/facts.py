@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
 from windlass.code.saves import saves_at_end
-from windlass.engines import netns
+from windlass.engines import netns, ports
 from windlass.engines.interpreter import find_python
 from windlass.engines.sources import absolute, data_paths, missing_data
+from windlass.errors import EngineError
 from windlass.storage.address import STORES
 from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.process import read_text
@@ -125,7 +125,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         launchers={name: shutil.which(name, path=environ.get("PATH")) for name in LAUNCHERS},
         environ=frozenset(environ),
         bad_data=dict(missing_data(job, base)),
-        busy_ports=frozenset(port for port in [job.local.port] if port and _is_busy(port)),
+        busy_ports=frozenset(port for port in [job.local.port] if port and is_busy(port)),
         missing_network_tools=_missing_tools(environ) if job.local.netns else frozenset(),
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
         is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
@@ -220,14 +220,13 @@ def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str 
     return None if "/" in name else shutil.which(name, path=environ.get("PATH"))
 
 
-def _is_busy(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
+def is_busy(port: int) -> bool:
+    """Whether another run or another program uses a port of this machine."""
+    try:
+        with ports.claim(port), ports.reserve(port):
+            return False
+    except EngineError:
+        return True
 
 
 def _is_open_mpi(environ: Mapping[str, str]) -> bool:
