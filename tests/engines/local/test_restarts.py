@@ -21,10 +21,12 @@ from typing import Any
 import pytest
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
+from tests.helpers.ports import quiet_port
 from tests.helpers.until import until
 from tests.worker.metadata import INTERRUPTION, Service, metadata_service
 
 from windlass.engines.local.engine import LocalEngine
+from windlass.engines.local.facts import is_busy
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -118,6 +120,16 @@ def test_sigterm_to_a_node_is_a_preemption_of_all_ranks(harness: Harness) -> Non
     assert [line.text for line in run.lines(attempt=2)] == ["from 7"] * 2
     (notice,) = [event.data for event in run.events if event.kind == "notice"]
     assert (notice["source"], notice["action"]) == ("sigterm", "terminate")
+
+
+def test_run_has_its_fixed_port_alone_and_again_in_its_next_attempt(harness: Harness) -> None:
+    port = quiet_port()
+    run = harness.start("work_and_wait", "7", nodes=2, restarts=1, local={"port": port}).until_ready(2)
+    assert is_busy(port)
+    os.kill(node_pid(run, 1), signal.SIGTERM)
+    run.wait()
+    assert ends(run) == [("preempted", "preemption"), ("succeeded", None)]
+    assert not is_busy(port)
 
 
 def test_next_command_takes_over_run_of_terminated_supervisor(harness: Harness) -> None:

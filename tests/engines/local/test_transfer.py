@@ -31,6 +31,15 @@ def test_end_of_transfer_process_is_reported_in_words(script: str, words: str) -
     assert told.value.message == f"the process that stages the data ended: {words}"
 
 
+def test_line_that_is_no_report_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "echo 'a library speaks'; echo 12; echo '{\"name\": \"set\"}'"
+    transfer = ProcessTransfer(["sh", "-c", script], "process that stages the data")
+    clock = cast("Clock", types.SimpleNamespace(wake=lambda: None))
+    assert until(lambda: list(transfer.reports(cast("Notes", None), clock)), seconds=10.0) == [{"name": "set"}]
+    until(lambda: list(transfer.reports(cast("Notes", None), clock)) or transfer.is_done)
+    assert capfd.readouterr().err == "a library speaks\n12\n"
+
+
 AWAY = """
 if test -e again; then echo '{"name": "set", "digest": "set:0"}'; exit 0; fi
 touch again; echo '{"error": "it does not answer", "hint": "", "passes": true}'; cat; exit 1

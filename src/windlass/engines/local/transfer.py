@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -95,9 +96,24 @@ class ProcessTransfer(Transfer):
 
     def _read(self, process: subprocess.Popen[bytes], reported: queue.SimpleQueue[Line | None], clock: Clock) -> None:
         assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                reported.put(json.loads(line))
-                clock.wake()
-        reported.put(None)
-        clock.wake()
+        try:
+            with process.stdout as lines:
+                for line in lines:
+                    if (report := _report(line)) is not None:
+                        reported.put(report)
+                        clock.wake()
+                    else:
+                        sys.stderr.write(line.decode("utf-8", "replace"))
+                        sys.stderr.flush()
+        finally:
+            reported.put(None)
+            clock.wake()
+
+
+def _report(line: bytes) -> Line | None:
+    """Returns a report of a transfer program; None for a line that a library has printed."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None
