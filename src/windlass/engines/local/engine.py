@@ -16,7 +16,7 @@ from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.errors import EngineError, StoreError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.private import refuse_foreign, service_folder
-from windlass.runs.store import RunWriter
+from windlass.runs.store import RunWriter, locked
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
@@ -162,22 +162,38 @@ class LocalEngine(SupervisedEngine):
         return LocalBackend(plan, run_dir)
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        """Creates the folder on PYTHONPATH for interpreters in which Windlass is not installed."""
-        package = Path(__file__).parents[2]
-        folder = Path(travel.import_folder(str(self.store.home), str(package.parent))) / "windlass"
-        try:
-            if folder.is_symlink() or not all((folder / part).exists() for part in travel.PARTS):
-                shutil.rmtree(folder, ignore_errors=True)
-                for made in (folder.parent.parent, folder.parent, folder):
-                    made.mkdir(mode=0o700, exist_ok=True)
-                for part in travel.PARTS:
-                    with contextlib.suppress(FileExistsError):
-                        (folder / part).symlink_to(package / part)
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
+        make_import_folder(self.store.home)
         if plan.service_files:
             _write_service(service_folder(self.store.home, plan.run_id), plan.service_files)
         refuse_foreign(self.store.home)  # checked again: another user may have created the folder meanwhile
+
+
+def make_import_folder(home: Path) -> None:
+    """Creates the folder on PYTHONPATH for interpreters in which Windlass is not installed. Raises StoreError."""
+    package = Path(__file__).parents[2]
+    folder = Path(travel.import_folder(str(home), str(package.parent))) / "windlass"
+    try:
+        if not _is_whole(folder):
+            with locked(folder.parent.parent / "lock"):
+                if not _is_whole(folder):  # another command may have made it meanwhile
+                    _link_parts(folder, package)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder is no link and has all parts of Windlass."""
+    return not folder.is_symlink() and all((folder / part).exists() for part in travel.PARTS)
+
+
+def _link_parts(folder: Path, package: Path) -> None:
+    """Makes a folder again, with links to the parts of `package`. Raises OSError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for made in (folder.parent, folder):
+        made.mkdir(mode=0o700, exist_ok=True)
+    for part in travel.PARTS:
+        with contextlib.suppress(FileExistsError):
+            (folder / part).symlink_to(package / part)
 
 
 def _write_service(folder: Path, files: Mapping[str, bytes]) -> None:
