@@ -45,8 +45,21 @@ while not os.path.exists(log) or "speaks" not in open(log).read():  # rank 1 may
 PRINTS_A_SECRET = "import os, sys; sys.exit(f'no host takes {os.environ[\"TOKEN\"]}')"
 
 
-def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **env: str) -> dict[str, Any]:
-    """Runs a node of two ranks with this program as launcher, and returns its end event."""
+PRINTS_A_SECRET_IN_PARTS = """
+import os, sys
+secret = os.environ["TOKEN"]
+for part in ("no host takes " + secret[:7], secret[7:] + "\\n", secret[:9]):
+    print(part, end="", flush=True)
+sys.exit(1)
+"""
+
+
+def end_of(
+    program: str, folder: Path, world_size: int = 2, script: str = "", output: str | None = None, **env: str
+) -> dict[str, Any]:
+    """Runs a node of two ranks with this program as launcher, and returns its end event. `output` replaces the file of
+    the node's output.
+    """
     launch = LauncherSpec("launcher", (sys.executable, "-c", program, rank_proxy.__file__), "INDEX", 5.0)
     trains = (sys.executable, "-c", script or f"open({str(folder / 'trained')!r}, 'w')")
     ranks = tuple(RankSpec(number, number, trains, {}) for number in range(2))
@@ -55,7 +68,7 @@ def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **
     )
     spec.write()
     command = [sys.executable, "-m", "windlass.worker.run", spec.path("json")]
-    with open(spec.path("out"), "w") as out:
+    with open(output or spec.path("out"), "w") as out:
         subprocess.run(command, check=False, timeout=100, stdout=out, stderr=out)
     *_, end = map(json.loads, Path(spec.path("events")).read_text().splitlines())
     return dict(end)
@@ -79,6 +92,16 @@ def test_secret_printed_by_the_launcher_is_masked_in_quotes(tmp_path: Path) -> N
     end = end_of(PRINTS_A_SECRET, tmp_path, TOKEN="hunter2-hunter2", WINDLASS_SECRET_VARIABLES="TOKEN")
     assert "no host takes ***" in end["failures"][0]["tail"]
     assert "hunter2" not in json.dumps(end)
+
+
+def test_secret_printed_by_the_launcher_is_masked_in_the_output_of_the_node(tmp_path: Path) -> None:
+    end_of(PRINTS_A_SECRET_IN_PARTS, tmp_path, TOKEN="hunter2-hunter2", WINDLASS_SECRET_VARIABLES="TOKEN")
+    assert (tmp_path / "node-0.out").read_text() == "no host takes ***\nhunter2-h"
+
+
+def test_output_of_the_launcher_is_dropped_on_a_full_disk(tmp_path: Path) -> None:
+    end = end_of(SPAWNS_A_CHILD, tmp_path, script=WAITS_FOR_THE_CHILD, output="/dev/full", FOLDER=str(tmp_path))
+    assert end["failures"] == []
 
 
 def test_output_of_spawned_processes_is_in_the_log_of_the_first_rank(tmp_path: Path) -> None:

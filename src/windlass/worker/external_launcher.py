@@ -27,11 +27,12 @@ import time
 
 from windlass.worker import cleanup, process, rsh_agent
 from windlass.worker.capture import READ_BYTES, Echo
-from windlass.worker.masking import masked
+from windlass.worker.masking import Mask, masked
 from windlass.worker.node import Node
 from windlass.worker.protocol import NodeSpec, RankFailure
 from windlass.worker.rank_start import STDOUT, ColdStart, Start
 from windlass.worker.ranks import TAIL_CHARS
+from windlass.worker.reserve import FULL_ERRORS
 from windlass.worker.tracebacks import exception_line, traceback_of
 
 LAUNCHER_DELAY_SECONDS = 0.5
@@ -78,6 +79,7 @@ class LaunchedNode(Node):
         self.launcher_code: int | None = None
         self.launcher_output = -1
         """Descriptor of the pipe with the launcher's output; −1 once it is closed."""
+        self.launcher_mask = Mask(self.secrets)
         self.launcher_line = b""
         """Incomplete last line of the launcher's output."""
         self.is_in_frame = False
@@ -190,23 +192,37 @@ class LaunchedNode(Node):
     # -- the launcher -------------------------------------------------------------------------------------------------
 
     def _read_launcher(self) -> None:
-        """Copies the launcher's output to the node's output, and lines of other processes to the log of the
-        first rank.
+        """Copies the launcher's output, with secrets masked, to the node's output, and lines of other processes to the
+        log of the first rank.
         """
         data = b""
         if self.launcher_output >= 0:
             with contextlib.suppress(BlockingIOError):
                 data = os.read(self.launcher_output, READ_BYTES)
-                if not data:
+                if data:
+                    data = self.launcher_mask.feed(data)
+                else:
+                    data = self.launcher_mask.end()
                     self.selector.unregister(self.launcher_output)
                     os.close(self.launcher_output)
                     self.launcher_output = -1
-        with open(STDOUT, "wb", closefd=False) as out:
-            out.write(data)
+        self._write(data)
         *lines, self.launcher_line = (self.launcher_line + data).split(b"\n")
         of_children = b"".join(line + b"\n" for line in lines if not self._is_of_launcher(line))
         if of_children and self._is_complete() and not (self.are_released or self.ranks.are_ending):
             min(self.ranks, key=lambda rank: rank.number).capture.add(of_children, time.time_ns())
+
+    def _write(self, data: bytes) -> None:
+        """Writes to the node's output. A full disk drops the data."""
+        if not self.reserve.has_ample_space():
+            return  # the remaining disk space is reserved for the node's last events
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(STDOUT, left) :]
+        except OSError as error:
+            if error.errno in FULL_ERRORS:
+                self.reserve.record_full()
 
     def _is_of_launcher(self, line: bytes) -> bool:
         """Whether Open MPI itself has printed a line: its messages are framed by lines of dashes, or have a prefix."""
