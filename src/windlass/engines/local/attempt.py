@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from windlass.compat import override
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.worker import cleanup, process
 from windlass.worker.protocol import NodeSpec
+from windlass.worker.tracebacks import TRACEBACK
 
 
 class LocalNode(Node):
@@ -25,6 +27,15 @@ class LocalNode(Node):
         super().__init__(number, ranks, folder)
         self.popen: subprocess.Popen[bytes] | None = None
         """Child process of the worker; None if another supervisor started the worker."""
+        self.has_launcher = False
+        """Whether an external launcher prints to the output of the worker."""
+
+    @override
+    def last_words(self) -> str:
+        words = super().last_words()
+        if self.begun and self.has_launcher:  # the worker itself has printed at most the traceback of its crash
+            return words[at:] if (at := words.find(TRACEBACK)) >= 0 else ""
+        return words
 
     def lives(self) -> bool:
         """Whether the worker process still exists: only the worker holds the lock."""
@@ -71,7 +82,10 @@ class LocalAttempt(Attempt):
     @classmethod
     def of(cls, folder: Path, specs: Sequence[NodeSpec]) -> Self:
         """Returns the attempt whose nodes were started with these specs."""
-        return cls(folder, [LocalNode(one.node, tuple(rank.rank for rank in one.ranks), folder) for one in specs])
+        nodes = [LocalNode(one.node, tuple(rank.rank for rank in one.ranks), folder) for one in specs]
+        for node, spec in zip(nodes, specs, strict=True):
+            node.has_launcher = spec.launch is not None
+        return cls(folder, nodes)
 
     def close(self) -> None:
         """Waits for ended workers that are children of this process, so that no zombies remain."""
