@@ -58,11 +58,15 @@ KNOWN: Final = (
            "a smaller batch, gradient accumulation, activation checkpointing or a lower precision; check that no other "
            "process holds the GPU: nvidia-smi", 95)),
     (r"driver (?:version )?(?:on your system )?is (?:insufficient|too old)|"
-     r"Driver/library version mismatch|no kernel image is available|CUDA driver version is insufficient|"
+     r"Driver/library version mismatch|CUDA driver version is insufficient|"
      r"forward compatibility was attempted",
      Advice("gpu-driver-mismatch", "the GPU's driver does not fit the CUDA version that torch was built for",
            "update the driver, or install a torch built for an older CUDA; nvidia-smi shows the version it can do",
            94)),
+    (r"no kernel image is available",
+     Advice("gpu-architecture", "torch, or an extension of it, is not built for the GPU of {who}",
+           "compare torch.cuda.get_arch_list() with torch.cuda.get_device_capability(): install a newer torch for a new "
+           "GPU, an older one for an old GPU; rebuild extensions with TORCH_CUDA_ARCH_LIST", 94)),
     (r"Cannot re-initialize CUDA in forked subprocess",
      Advice("cuda-after-fork", "{who} used CUDA in a process that was forked after CUDA had begun",
            "start DataLoader workers by multiprocessing_context='spawn', and touch CUDA only after forking", 94)),
