@@ -175,6 +175,7 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
          "update the driver"),
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be "
          "asynchronously reported at some other API call.", "gpu-architecture", "a newer torch for a new GPU"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "gpu-ordinal-invalid", "set_device(int(os.environ["),
         ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
         (f"{NCCL}ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
          "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 61000", "gpu-shared", "LOCAL_RANK"),

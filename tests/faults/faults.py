@@ -689,9 +689,9 @@ FAULTS = (
     Fault(
         "more ranks than GPUs",
         "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\ntorch.ones(1).cuda()\n",
-        "gpu-not-visible",
+        "gpu-ordinal-invalid",
         None,
-        ("train.py:2",),
+        ("train.py:2", "procs_per_node"),
         {"procs_per_node": 16},
         needs=no_gpu,
     ),

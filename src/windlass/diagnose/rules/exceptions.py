@@ -71,12 +71,17 @@ KNOWN: Final = (
      Advice("cuda-after-fork", "{who} used CUDA in a process that was forked after CUDA had begun",
            "start DataLoader workers by multiprocessing_context='spawn', and touch CUDA only after forking", 94)),
     (r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device|"
-     r"not compiled with CUDA enabled|only supported with GPUs|invalid device ordinal|"
+     r"not compiled with CUDA enabled|only supported with GPUs|"
      r"torch\.cuda\.is_available\(\) is False|requires at least one CUDA device|[Cc]uda is not available|"
      r"No HIP GPUs|CUDA unknown error",
      Advice("gpu-not-visible", "{who} needs a GPU and sees none",
            "run it on a node with enough GPUs (resources: {{gpus: 1}}), or let the script take the CPU: "
            "device = 'cuda' if torch.cuda.is_available() else 'cpu', backend gloo", 93)),
+    (r"invalid device ordinal",
+     Advice("gpu-ordinal-invalid", "{who} uses a GPU number that its node does not have",
+           "start at most as many ranks on a node (procs_per_node) as it has GPUs, or request more of them "
+           "(resources: gpus:); torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), neither RANK nor a fixed cuda:N",
+           94)),
     (r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)",
      Advice("gpu-shared", "ranks {1} and {2} use the same GPU, and NCCL takes no two ranks on one",
            "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and no more ranks on a "
