@@ -176,6 +176,21 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be "
          "asynchronously reported at some other API call.", "gpu-architecture", "a newer torch for a new GPU"),
         ("RuntimeError: CUDA error: invalid device ordinal", "gpu-ordinal-invalid", "set_device(int(os.environ["),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken", "windlass resume r-1"),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "gpu-broken", "node"),
+        (f"{NCCL}ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 'uncorrectable ECC "
+         "error encountered'", "gpu-broken", "node"),
+        ("pynvml.NVMLError_GpuIsLost: GPU has fallen off the bus or has otherwise become inaccessible", "gpu-broken",
+         "node"),
+        ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", "gpu-busy", "nvidia-smi"),
+        ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "gpu-busy",
+         "nvidia-smi"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+         "gpu-out-of-memory", "smaller batch"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "gpu-out-of-memory", "smaller batch"),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14 GiB",
+         "gpu-out-of-memory", "smaller batch"),
+        ("RuntimeError: Triton Error [CUDA]: out of memory", "gpu-out-of-memory", "smaller batch"),
         ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
         (f"{NCCL}ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
          "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 61000", "gpu-shared", "LOCAL_RANK"),

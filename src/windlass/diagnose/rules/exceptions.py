@@ -51,7 +51,8 @@ NO_VARIABLE: Final = Advice(
 
 KNOWN: Final = (
     # -- the GPU --
-    (r"CUDA out of memory(?:.*?Tried to allocate ([\d.]+ \w+))?|CUDA error: out of memory|"
+    (r"(?:CUDA|HIP) out of memory(?:.*?Tried to allocate ([\d.]+ \w+))?|(?:CUDA|HIP) error: out of memory|"
+     r"Triton Error \[\w+\]: out of memory|"
      r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (?:\d+ )?'out of memory'|hipErrorOutOfMemory|"
      r"OOM when allocating tensor .*device:GPU|RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
      Advice("gpu-out-of-memory", "{who} ran out of GPU memory",
@@ -86,6 +87,17 @@ KNOWN: Final = (
      Advice("gpu-shared", "ranks {1} and {2} use the same GPU, and NCCL takes no two ranks on one",
            "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and no more ranks on a "
            "node (procs_per_node) than it has GPUs; or gloo", 94)),
+    (r"(?:CUBLAS|CUDNN)_STATUS_NOT_INITIALIZED",
+     Advice("gpu-out-of-memory", "{who} could not initialize cuBLAS or cuDNN, usually because GPU memory is used up",
+           "a smaller batch; check that no other process holds the GPU: nvidia-smi; an earlier index out of range is "
+           "a rarer reason: run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}}", 93)),
+    (r"uncorrectable (?:ECC|NVLink) error|\bXid\b|fallen off the bus",
+     Advice("gpu-broken", "a GPU of {who} is broken",
+           "take its node out of use, and continue on another one: windlass resume {run}; the kernel's log (dmesg) and "
+           "nvidia-smi -q show the fault", 95)),
+    (r"busy or unavailable",
+     Advice("gpu-busy", "the GPU of {who} is in use by another process",
+           "nvidia-smi shows that process, and whether the GPU is in exclusive mode, in which it takes one process", 94)),
     (r"CUDA error: ([^\n]*)|device-side assert|Cuda failure (?:\d+ )?'",
      Advice("gpu-error", "a CUDA kernel failed in {who}",
            "run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}} to see the line; an index out of range is the usual "
@@ -163,7 +175,7 @@ def known(case: Observations) -> Iterator[Verdict]:
         yield from special(case, error)
     for pattern, advice in KNOWN:
         if match := re.search(pattern, text, re.DOTALL):
-            more = f" (it asked for {match[1]})" if advice.code == "gpu-out-of-memory" and match[1] else ""
+            more = f" (it asked for {match[1]})" if advice.code == "gpu-out-of-memory" and match.lastindex else ""
             found = [(group or "")[:300] for group in match.groups()]
             yield _advised(case, error, advice, found, more)
 
