@@ -120,6 +120,10 @@ KNOWN: Final = (
     (r"Error\(s\) in loading state_dict|size mismatch for ",
      Advice("checkpoint-mismatch", "the checkpoint does not fit the model in {who}",
            "build the model as it was when the checkpoint was written, or begin with an empty checkpoint folder")),
+    (r"CERTIFICATE_VERIFY_FAILED",
+     Advice("certificate-untrusted", "{who} reached a host whose TLS certificate is not trusted",
+           "install the package ca-certificates there; for a certificate authority of your own, name its file in env: "
+           "as SSL_CERT_FILE and REQUESTS_CA_BUNDLE", 92)),
     (r"Name or service not known|Temporary failure in name resolution|"
      r"nodename nor servname|Network is unreachable|Max retries exceeded|No route to host|"
      r"Failed to (?:resolve|establish a new connection)|We couldn't connect to",
