@@ -173,13 +173,13 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
          "out-of-memory", "ulimit -v"),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver-mismatch",
          "update the driver"),
-        ("RuntimeError: CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be "
-         "asynchronously reported at some other API call.", "gpu-architecture", "a newer torch for a new GPU"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might "
+         "be asynchronously reported at some other API call.", "gpu-architecture", "a newer torch for a new GPU"),
         ("RuntimeError: CUDA error: invalid device ordinal", "gpu-ordinal-invalid", "set_device(int(os.environ["),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken", "windlass resume r-1"),
         ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "gpu-broken", "node"),
-        (f"{NCCL}ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 'uncorrectable ECC "
-         "error encountered'", "gpu-broken", "node"),
+        (f"{NCCL}ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 'uncorrectable "
+         "ECC error encountered'", "gpu-broken", "node"),
         ("pynvml.NVMLError_GpuIsLost: GPU has fallen off the bus or has otherwise become inaccessible", "gpu-broken",
          "node"),
         ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", "gpu-busy", "nvidia-smi"),
@@ -211,11 +211,11 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
         ("ImportError: cannot import name 'Checkpoint' from 'windlass.train' (a)", "import-broken", "the reference"),
         ("ModuleNotFoundError: No module named 'yaml'", "module-missing", "pip install PyYAML"),
         ("ModuleNotFoundError: No module named 'flash_attn'", "module-missing", "pip install flash-attn"),
-        ("requests.exceptions.SSLError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: /x (Caused "
-         "by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to "
-         "get local issuer certificate (_ssl.c:1000)')))", "certificate-untrusted", "REQUESTS_CA_BUNDLE"),
-        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: /x",
-         "network-unreachable", "check that this node reaches it"),
+        ("requests.exceptions.SSLError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: /x "
+         "(Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+         "unable to get local issuer certificate (_ssl.c:1000)')))", "certificate-untrusted", "REQUESTS_CA_BUNDLE"),
+        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: "
+         "/x", "network-unreachable", "check that this node reaches it"),
         ("RuntimeError: unable to write to file </torch_4_1_0>: No space left on device (28)", "shm-full", "shm"),
         ("OSError: [Errno 122] Disk quota exceeded: '/out/model.pt'", "disk-full", "free some space"),
         ("OSError: [Errno 30] Read-only file system: '/out/x'", "permission-denied", "ls -ld /out/x"),
@@ -237,6 +237,11 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
         ("ImportError: attempted relative import with no known parent package", "import-broken", "run: -m package"),
         ("AssertionError: shapes differ", "exception", "train.py:7"),
         ("FloatingPointError: loss value is nan", "nan-loss", "gradient clipping"),
+        ("ValueError: loss_weight of the loss must be in [0, inf)", "exception", "train.py:7"),
+        ("ValueError: grad_norm of the loss = -1 is not in (-inf, inf]", "exception", "train.py:7"),
+        ("AssertionError: loss is tensor(nan)", "nan-loss", "learning rate"),
+        ("AssertionError: loss is tensor(inf)", "nan-loss", "learning rate"),
+        ("AssertionError: the loss is -inf", "nan-loss", "learning rate"),
         ("ValueError: Input X contains NaN.", "exception", "train.py:7"),
         ("ValueError: Input y contains infinity or a value too large for dtype('float32').", "exception", "train.py:7"),
     ],

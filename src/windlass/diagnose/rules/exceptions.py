@@ -66,8 +66,8 @@ KNOWN: Final = (
            94)),
     (r"no kernel image is available",
      Advice("gpu-architecture", "torch, or an extension of it, is not built for the GPU of {who}",
-           "compare torch.cuda.get_arch_list() with torch.cuda.get_device_capability(): install a newer torch for a new "
-           "GPU, an older one for an old GPU; rebuild extensions with TORCH_CUDA_ARCH_LIST", 94)),
+           "compare torch.cuda.get_arch_list() with torch.cuda.get_device_capability(): install a newer torch for a "
+           "new GPU, an older one for an old GPU; rebuild extensions with TORCH_CUDA_ARCH_LIST", 94)),
     (r"Cannot re-initialize CUDA in forked subprocess",
      Advice("cuda-after-fork", "{who} used CUDA in a process that was forked after CUDA had begun",
            "start DataLoader workers by multiprocessing_context='spawn', and touch CUDA only after forking", 94)),
@@ -97,7 +97,8 @@ KNOWN: Final = (
            "nvidia-smi -q show the fault", 95)),
     (r"busy or unavailable",
      Advice("gpu-busy", "the GPU of {who} is in use by another process",
-           "nvidia-smi shows that process, and whether the GPU is in exclusive mode, in which it takes one process", 94)),
+           "nvidia-smi shows that process, and whether the GPU is in exclusive mode, in which it takes one process",
+           94)),
     (r"CUDA error: ([^\n]*)|device-side assert|Cuda failure (?:\d+ )?'",
      Advice("gpu-error", "a CUDA kernel failed in {who}",
            "run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}} to see the line; an index out of range is the usual "
@@ -656,10 +657,13 @@ def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
 
 _NAN: Final = re.compile(
     r"(?:loss|grad\w*|output)s?\b[^\n]{0,40}\b(?:is|are|was|became|of|=|:|contains?)?\s*"
-    r"(?:nan\b|inf\b|not finite|non-?finite)|returned nan values|\bnan\b[^\n]{0,20}\b(?:loss|grad)|"
+    r"(?:nan\b|(?<![(\[]-)inf\b(?!(?<=, inf)[)\]])|not finite|non-?finite)|returned nan values|"
+    r"\bnan\b[^\n]{0,20}\b(?:loss|grad)|"
     r"(?:non-?finite|not finite)[^\n]{0,30}loss",
     re.IGNORECASE,
 )
+"""Pattern for a message about a loss or gradient that is not finite. `inf` as a bound of an interval, such as
+`[0, inf)`, does not count."""
 
 
 def nan_loss(case: Observations) -> Iterator[Verdict]:
