@@ -43,6 +43,22 @@ def test_a_file_system_without_inodes_has_too_many_files() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "copy", "code"),
+    [
+        ("/dev/shm/model.pt", "/out/model.pt", "disk-full"),
+        ("/out/model.pt", "/dev/shm/model.pt", "shm-full"),
+        ("/data/model.pt", "/out/model.pt", "disk-full"),
+    ],
+)
+def test_the_copy_of_a_file_and_not_its_source_lacks_space(source: str, copy: str, code: str) -> None:
+    line = f"shutil.copy('{source}', '{copy}')"
+    error = f"OSError: [Errno 28] No space left on device: '{source}' -> '{copy}'"
+    verdict = failed(SAVES + error, sources={"/job/train.py:7": line}).verdict
+    assert verdict.code == code
+    assert code == "shm-full" or verdict.summary.endswith(f"for the script to write {copy}")
+
+
+@pytest.mark.parametrize(
     ("error", "source", "is_output"),
     [
         ("OSError: [Errno 30] Read-only file system: '/data/runs'", "open(path)", True),

@@ -29,5 +29,13 @@ def test_error_with_a_path_names_only_its_file_system(path: str, tmp_path: Path)
     assert found.mount == str(disk)
 
 
+def test_error_with_two_paths_names_the_file_system_of_the_copy(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "scratch", 512) as disk:
+        copy = disk / "model.pt"
+        error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "model.pt"), None, str(copy))
+        [found] = without_space(f"OSError: {error}\n", str(tmp_path))
+    assert found.mount == str(disk)
+
+
 def test_other_failures_read_no_file_system() -> None:
     assert without_space("ValueError: no space\n", "/") == []

@@ -29,8 +29,8 @@ def without_space(tail: str, folder: str) -> list[FileSystem]:
     """
     if not is_of_space(tail):
         return []
-    if named := re.findall(rf"(?:{_NO_SPACE})[^\n]*?'([^'\n]+)'", tail):
-        found = _read(_mount_of(os.path.join(folder, named[-1])))
+    if path := path_without_space(tail):
+        found = _read(_mount_of(os.path.join(folder, path)))
         return [found] if found else []
     mounts = [line.split(" ") for line in read_text("/proc/self/mounts").splitlines()]
     points = [
@@ -49,6 +49,15 @@ def without_space(tail: str, folder: str) -> list[FileSystem]:
 def is_of_space(tail: str) -> bool:
     """Whether the last output of a rank shows that a file could not be written because the disk was full."""
     return re.search(f"{_NO_SPACE}|{_WRITE_FAILED}", tail) is not None
+
+
+def path_without_space(tail: str) -> str:
+    """Returns the path that the last error about space names; empty if it names none.
+
+    The last path of the line is used, because errors of a copy or a rename name the source before the destination.
+    """
+    named = re.findall(rf"(?:{_NO_SPACE})[^\n]*'([^'\n]+)'", tail)
+    return named[-1] if named else ""
 
 
 def _mount_of(path: str) -> str:

@@ -16,7 +16,7 @@ from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import NAN_FIX
-from windlass.worker.file_systems import FULL_BYTES, is_of_space
+from windlass.worker.file_systems import FULL_BYTES, is_of_space, path_without_space
 from windlass.worker.protocol import FileSystem
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import own_words
@@ -418,10 +418,12 @@ _WRITES: Final = re.compile(
 
 def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     text, evidence = f"{error.kind}: {error.message}", _evidence(case, error)
-    path = found[1] if (found := _PATH.search(error.message)) else ""
+    full_path = path_without_space(text)
+    path = full_path or (found[1] if (found := _PATH.search(error.message)) else "")
     file = path or "a file"
     if is_of_space(text):
-        if _SHM.search(text) or "/dev/shm" in case.where or (not path and _only_shm_is_full(case)):
+        is_named = _SHM.search(full_path or f"{text}\n{case.where}")
+        if is_named or (not path and _only_shm_is_full(case)):
             yield case.of_first(
                 "shm-full",
                 f"no space was left in shared memory (/dev/shm) for {case.who}",
