@@ -214,8 +214,8 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
         ("requests.exceptions.SSLError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: /x "
          "(Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
          "unable to get local issuer certificate (_ssl.c:1000)')))", "certificate-untrusted", "REQUESTS_CA_BUNDLE"),
-        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with url: "
-         "/x", "network-unreachable", "check that this node reaches it"),
+        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded with "
+         "url: /x", "network-unreachable", "check that this node reaches it"),
         ("RuntimeError: unable to write to file </torch_4_1_0>: No space left on device (28)", "shm-full", "shm"),
         ("OSError: [Errno 122] Disk quota exceeded: '/out/model.pt'", "disk-full", "free some space"),
         ("OSError: [Errno 30] Read-only file system: '/out/x'", "permission-denied", "ls -ld /out/x"),
