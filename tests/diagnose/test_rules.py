@@ -13,6 +13,7 @@ import pytest
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.flights import flights_of
 from windlass.diagnose.observations import Environment, MachineFacts, NodeSeen, Observations, RankSeen
+from windlass.diagnose.rules.deaths import UNCOUNTED
 from windlass.diagnose.verdict import Diagnosis
 from windlass.engines.local.observe import environment
 from windlass.plan.compose import NO_NODES
@@ -455,6 +456,31 @@ def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:
     killed = failed(exit_code=-9, host={"oom_kills_of_group": 0, "oom_kills_of_machine": 0}).verdict
     assert killed.code == "killed"
     assert "no OOM kill" in " ".join(killed.evidence)
+
+
+def test_sigkill_without_counters_is_most_often_want_of_memory() -> None:
+    killed = failed(exit_code=-9).verdict
+    assert (killed.code, "from outside" in killed.summary) == ("killed", False)
+    assert "most often for want of memory (no counter of OOM kills could be read)" in killed.summary
+    assert "more memory" in killed.fix
+    counted = failed(exit_code=-9, host={"oom_kills_of_machine": 0}).verdict
+    assert "from outside" in counted.summary
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "said", "fix"),
+    [
+        ({"oom_kills_of_group": 1}, "oom-killed", "more memory than there is", "fewer DataLoader workers"),
+        ({}, "dataloader-worker-died", "no counter of OOM kills could be read", "a smaller prefetch_factor"),
+        ({"oom_kills_of_group": 0}, "dataloader-worker-died", "from outside (SIGKILL)", "kill -9 by hand"),
+    ],
+)
+def test_killed_dataloader_worker_has_no_error_of_its_own(host: dict[str, int], code: str, said: str, fix: str) -> None:
+    error = "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. "
+    verdict = failed(f"{TRACE}{error}\n", host=host).verdict
+    assert (verdict.code, "num_workers=0" in verdict.fix) == (code, False)
+    assert said in verdict.summary
+    assert fix in verdict.fix
 
 
 def test_a_bus_error_is_shared_memory_only_where_that_is_full() -> None:
@@ -996,8 +1022,8 @@ def test_ended_run_reports_nothing_unobserved() -> None:
         ),
         ("", 7, "exit code 7", "setup-failed", "the setup script of the job ended with exit code 7, and no output"),
         ("", 143, "signal 15", "setup-failed", "the setup script of the job ended with signal 15, and no output"),
-        ("reads\n", 137, "signal 9", "killed", "the setup script was killed from outside (SIGKILL)"),
-        ("Killed\n", 137, "exit code 137", "killed", "the setup script was killed from outside (SIGKILL)"),
+        ("reads\n", 137, "signal 9", "killed", f"the setup script was killed (SIGKILL), {UNCOUNTED}"),
+        ("Killed\n", 137, "exit code 137", "killed", f"the setup script was killed (SIGKILL), {UNCOUNTED}"),
         ("", 139, "signal 11", "segfault", "the setup script crashed in native code: segmentation fault"),
         ("", 134, "signal 6", "native-abort", "the setup script was aborted by native code"),
         (TRACE + "ValueError: x\n", 1, "exit code 1", "exception", "the setup script raised ValueError: x"),

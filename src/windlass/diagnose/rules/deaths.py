@@ -17,6 +17,8 @@ SHM_FIX: Final = (
     "a larger /dev/shm (resources.shm:, docker --shm-size), fewer DataLoader workers, or "
     "torch.multiprocessing.set_sharing_strategy('file_system')"
 )
+KILLED_FIX: Final = "see what does this here: kill -9 by hand, a batch system's limit, a container runtime"
+UNCOUNTED: Final = "most often for want of memory (no counter of OOM kills could be read)"
 CRASHES: Final = {
     "SIGSEGV": ("segfault", "segmentation fault"),
     "SIGFPE": ("segfault", "arithmetic error"),
@@ -94,15 +96,13 @@ def killed(case: Observations) -> Iterator[Verdict]:
             100 if host.oom_record or group else 92,
         )
         return
-    if group is not None or machine is not None:
-        evidence.append("the kernel counted no OOM kill meanwhile, so it was not for lack of memory")
-    yield case.of_first(
-        "killed",
-        f"{case.who} was killed from outside (SIGKILL)",
-        evidence,
-        "see what does this here: kill -9 by hand, a batch system's limit, a container runtime",
-        90,
-    )
+    if group is None and machine is None:
+        less = "" if case.setup_end else "a smaller batch, fewer DataLoader workers, or "
+        fix = f"{less}more memory; if that does not help, {KILLED_FIX}"
+        yield case.of_first("killed", f"{case.who} was killed (SIGKILL), {UNCOUNTED}", evidence, fix, 90)
+        return
+    evidence.append("the kernel counted no OOM kill meanwhile, so it was not for lack of memory")
+    yield case.of_first("killed", f"{case.who} was killed from outside (SIGKILL)", evidence, KILLED_FIX, 90)
 
 
 def segfault(case: Observations) -> Iterator[Verdict]:

@@ -12,7 +12,7 @@ from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations, place_alone
 from windlass.diagnose.reading import LIBRARY, Raised, frames, last_lines, own_frame, raised
 from windlass.diagnose.rules import recorded
-from windlass.diagnose.rules.deaths import SHM_FIX
+from windlass.diagnose.rules.deaths import KILLED_FIX, SHM_FIX, UNCOUNTED
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import NAN_FIX
@@ -579,6 +579,15 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
             (match[0], "the kernel counted an OOM kill while it ran"),
             "fewer DataLoader workers, or a smaller batch",
             96,
+        )
+    elif how == "Killed":
+        is_uncounted = case.host.oom_kills_of_group is None and case.host.oom_kills_of_machine is None
+        yield case.of_first(
+            "dataloader-worker-died",
+            f"{who} was killed (SIGKILL), {UNCOUNTED}" if is_uncounted else f"{who} was killed from outside (SIGKILL)",
+            evidence,
+            "fewer DataLoader workers, a smaller prefetch_factor, or more memory" if is_uncounted else KILLED_FIX,
+            91,
         )
     else:
         yield case.of_first(
