@@ -275,6 +275,27 @@ def test_an_error_of_nccl_that_no_peer_has_caused_is_the_ranks_own(error: str) -
     assert is_victim(1, trace(NCCL))
 
 
+NO_SEGMENT = (
+    NCCL.replace("remote process exited or there was a network error", "unhandled system error (run with NCCL_DEBUG)")
+    + "\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+    "Last error:\nError while creating shared memory segment /dev/shm/nccl-8MT4zP (size 9637888)"
+)
+
+
+def test_nccl_without_shared_memory_is_the_ranks_own_error() -> None:
+    own, peer = RankFailure(1, 1, 9.0, trace(NO_SEGMENT)), RankFailure(0, 1, 8.0, trace(NCCL))
+    cause = first_cause([own, peer])
+    assert cause is not None
+    assert (cause.rank, cause.blames_peer) == (1, False)
+    verdict = failed(trace(NO_SEGMENT)).verdict
+    assert (verdict.code, "resources.shm" in verdict.fix) == ("shm-full", True)
+
+
+def test_nccl_without_shared_memory_explains_a_launcher_of_several_ranks() -> None:
+    texts = [prefixed(f"[rank{rank}]: ", trace(line)) for rank, line in enumerate((NCCL, NO_SEGMENT, NCCL))]
+    assert "nccl-8MT4zP" in traceback_of("".join(texts))
+
+
 IMPROPERLY = (
     "mpirun has exited due to process rank 1 with PID 0 on\nnode vm exiting improperly. There are three reasons this "
     'could occur:\n\n1. this process did not call "init" before exiting, but others in\nthe job did.\n'

@@ -19,6 +19,7 @@ from windlass.worker.tracebacks import (
     is_other_connection,
     is_peer_error,
     is_secondary,
+    lacks_shared_memory,
     own_words,
     traceback_of,
     unstyled,
@@ -125,9 +126,10 @@ def _order(failure: RankFailure) -> tuple[bool, bool, bool, bool, float]:
 def is_victim(exit_code: int | None, output: str) -> bool:
     """Whether the end of a rank's output only reports a lost peer. Ranks killed by signals print no such report."""
     tail = unstyled(output)
-    line = exception_line(traceback_of(tail))
-    if line:
-        return is_peer_error(line) and not (is_launched(tail) and child_signal(tail) in _DEATHS)
+    trace = traceback_of(tail)
+    if line := exception_line(trace):
+        is_own = lacks_shared_memory(trace) or (is_launched(tail) and child_signal(tail) in _DEATHS)
+        return is_peer_error(line) and not is_own
     return exit_code == -signal.SIGABRT and is_peer_error(tail[-4096:])
 
 

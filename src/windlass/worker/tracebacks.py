@@ -192,6 +192,13 @@ def is_peer_error(line: str) -> bool:
     return bool(_VICTIM.search(line)) and not _OWN.search(line)
 
 
+def lacks_shared_memory(trace: str) -> bool:
+    """Whether a traceback contains NCCL's error about /dev/shm, which is the rank's own: below a line that looks like
+    a lost connection.
+    """
+    return "Error while creating shared memory segment" in trace
+
+
 def is_other_connection(trace: str) -> bool:
     """Whether a traceback reports a lost connection to a server or another process, not to a rank.
 
@@ -357,11 +364,11 @@ def _first_of(found: list[Report], root: str) -> str:
     field = _field(root, "traceback") if root else ""
     if TRACEBACK in field:
         trace = "\n".join([field, *(line[2:] for line in root.partition(field)[2].splitlines()[1:])]).rstrip(" \n=")
-        if not is_secondary(exception_line(trace)):
+        if _is_own(exception_line(trace), trace):
             return trace
     number = _field(root, "rank").partition(" ")[0] if root else ""
     own = [report for report in found if f"[rank{number}]:" in report.stream]
-    if own and not is_secondary(own[-1].line):
+    if own and _is_own(own[-1].line, own[-1].trace):
         return own[-1].trace
     last = [found[-1]]
     for report in reversed(found[:-1]):
@@ -369,11 +376,16 @@ def _first_of(found: list[Report], root: str) -> str:
             break
         last.insert(0, report)
     by_preference = (
-        [report for report in last if report.line and not is_secondary(report.line)],
+        [report for report in last if report.line and _is_own(report.line, report.trace)],
         [report for report in last if report.line and not _OF_LAUNCHER.search(report.line)],
         last[-1:],
     )
     return next(reports[0].trace for reports in by_preference if reports)
+
+
+def _is_own(line: str, trace: str) -> bool:
+    """Whether a traceback, whose exception is named in `line`, reports an error of its own process."""
+    return not is_secondary(line) or lacks_shared_memory(trace)
 
 
 def _has_streams(found: list[Report]) -> bool:

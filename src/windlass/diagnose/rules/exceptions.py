@@ -19,7 +19,7 @@ from windlass.runs.warnings import NAN_FIX
 from windlass.worker.file_systems import FULL_BYTES, is_of_space, path_without_space
 from windlass.worker.protocol import FileSystem
 from windlass.worker.root_cause import is_victim
-from windlass.worker.tracebacks import own_words
+from windlass.worker.tracebacks import lacks_shared_memory, own_words
 
 PACKAGES: Final = {
     "apex": "git+https://github.com/NVIDIA/apex", "attr": "attrs", "Bio": "biopython", "bs4": "beautifulsoup4",
@@ -421,7 +421,7 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     full_path = path_without_space(text)
     path = full_path or (found[1] if (found := _PATH.search(error.message)) else "")
     file = path or "a file"
-    if is_of_space(text):
+    if is_of_space(text) or lacks_shared_memory(text):
         is_named = _SHM.search(full_path or f"{text}\n{case.where}")
         if is_named or (not path and _only_shm_is_full(case)):
             yield case.of_first(
