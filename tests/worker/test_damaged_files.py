@@ -53,6 +53,31 @@ def test_file_of_an_unknown_kind_has_no_problem(tmp_path: Path) -> None:
     assert problem_of_end(str(path)) == ""
 
 
+def test_legacy_file_of_torch_ends_with_its_numbers(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "weights.pkl"
+    torch.save({"w": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    assert path.read_bytes()[-1:] != b"."
+    assert problem_of_end(str(path)) == ""
+
+
+def test_zip_archive_with_a_comment_is_complete(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.zip")
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = b"made on Monday" * 100
+    assert problem_of_end(str(path)) == ""
+    os.truncate(path, 500)
+    assert problem_of_end(str(path))
+
+
+def test_files_are_not_searched_after_an_error_in_a_process_of_joblib(tmp_path: Path) -> None:
+    write(tmp_path / "model.pkl", 0.5)
+    loads = '  File "/env/joblib/numpy_pickle.py", line 4, in load\nEOFError'
+    runs = '  File "/env/joblib/parallel.py", line 4, in __call__\nValueError: bad batch'
+    assert damaged_files(output(loads), [str(tmp_path)])
+    assert damaged_files(output(runs), [str(tmp_path)]) == []
+
+
 @pytest.mark.parametrize(
     ("text", "is_cut"),
     [('{"global_step": 10, "log', True), ("[1, 2", True), ('{"a": 1}\n', False), ("\0" * 20, True), ("12", False)],

@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import time
+import zipfile
 from collections.abc import Iterable, Iterator
 
 from windlass.worker.file_systems import is_of_space
@@ -21,7 +22,7 @@ from windlass.worker.tracebacks import plain, traceback_of
 _LOADERS = (
     (r"SafetensorError|/safetensors/", (".safetensors",)),
     (r"/torch/distributed/checkpoint/", (".distcp", ".metadata")),
-    (r"/joblib/", (".joblib", ".pkl")),
+    (r"/joblib/numpy_pickle", (".joblib", ".pkl")),
     (r"/numpy/lib/", (".npz",)),
     (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", ZIPPED),
     (r"BadZipFile|/zipfile(?:\.py|/)", (*ZIPPED, ".npz", ".zip")),
@@ -34,9 +35,8 @@ _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_
 """Matches errors while saving a file. The incomplete file is then a result of the failure, not its cause."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
 _PATH = re.compile(r"/[\w.,=+@%/-]+")
-_END_OF_ZIP = b"PK\x05\x06"
-_END_OF_ZIP_BYTES = 22
-"""Length of a zip archive's end record without a comment, in bytes. torch and numpy write no comments."""
+_LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
+"""First bytes of files that torch wrote before it used zip archives. Numbers without an end mark follow the pickles."""
 MAX_JSON_BYTES = 4 << 20
 MAX_FILES, MAX_FOUND, MAX_SECONDS = 5000, 8, 2.0
 
@@ -96,12 +96,12 @@ def problem_of_end(path: str) -> str:
     if path.endswith(".json"):
         return _problem_of_json(path) if size <= MAX_JSON_BYTES else ""
     with open(path, "rb") as file:
-        start = file.read(4)
-        file.seek(max(0, size - _END_OF_ZIP_BYTES))
+        start = file.read(len(_LEGACY))
+        file.seek(size - 1)
         end = file.read()
-    if start == b"PK\x03\x04":
-        return "" if end.startswith(_END_OF_ZIP) else f"it ends after {size:,} bytes: it is truncated"
-    is_cut = path.endswith(_PICKLED) and start[:1] == b"\x80" and not end.endswith(b".")
+        is_cut_zip = start.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(file)
+    is_pickle = path.endswith(_PICKLED) and start[:1] == b"\x80" and start != _LEGACY
+    is_cut = is_cut_zip or (is_pickle and end != b".")
     return f"it ends after {size:,} bytes: it is truncated" if is_cut else ""
 
 
