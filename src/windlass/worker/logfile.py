@@ -22,6 +22,10 @@ output."""
 USAGE_BYTES = 8 << 10
 _RECORD = struct.Struct("<QQ")
 _TRACEBACK = b"Traceback (most recent call last)"
+_CHAINED = re.compile(rb"During handling of|was the direct cause of")
+_ASIDE = re.compile(rb"Exception in thread |Exception ignored |--- Logging error ---")
+"""Matches the line before a traceback that did not end the process."""
+_LINE_BYTES = 512
 _STRUCTURED = re.compile(rb"^::windlass \{[^\n]*\n?", re.MULTILINE)
 _OF_BAR = ("step", "total", "rate", "samples_per_second", "percent")
 
@@ -59,12 +63,17 @@ class LogFile:
         """Newlines in the dropped bytes."""
         self._reserve = reserve
         self.traceback_at: float | None = None
-        """Unix seconds at which the newest traceback began to arrive."""
+        """Unix seconds at which the traceback in `traceback` began to arrive."""
         self._traceback = bytearray()
+        self._is_aside = self._has_aside = True
+        """Whether the newest traceback, and the one in `traceback`, did not end the process."""
 
     @property
     def traceback(self) -> str:
-        """Beginning of the newest traceback; empty if there was none."""
+        """Beginning of the newest traceback; empty if there was none.
+
+        A traceback that did not end the process, such as one of a thread, counts only if the tail has no other.
+        """
         return self._traceback.decode("utf-8", "replace")
 
     @property
@@ -100,7 +109,7 @@ class LogFile:
     def keep(self, data: bytes, now_ns: int) -> None:
         """Appends output of the rank to the log, and searches it for progress."""
         self._write(data)
-        at = data.rfind(_TRACEBACK)
+        at = self._newest_traceback(data) if _TRACEBACK in data else -1
         if at >= 0:
             self.traceback_at = now_ns / 1e9
             self._traceback = bytearray(data[at : at + TRACEBACK_BYTES])
@@ -113,6 +122,20 @@ class LogFile:
         found = self._recogniser.feed(data, now_ns / 1e9)
         if found:
             self.progress.update(self._of_training(found))
+
+    def _newest_traceback(self, data: bytes) -> int:
+        """Returns where the newest traceback begins that replaces the one in `traceback`; -1 if none does."""
+        self._has_aside = self._has_aside or _TRACEBACK not in self._tail
+        newest, at = -1, data.find(_TRACEBACK)
+        while at >= 0:
+            before = bytes(self._tail[-_LINE_BYTES:]) + data[:at] if at < _LINE_BYTES else data[at - _LINE_BYTES : at]
+            line = before.rpartition(b"\n")[0].rstrip().rpartition(b"\n")[2]
+            if not _CHAINED.search(line):  # the exceptions of a chain are printed one after the other
+                self._is_aside = _ASIDE.search(line) is not None
+            if self._has_aside or not self._is_aside:
+                newest, self._has_aside = at, self._is_aside
+            at = data.find(_TRACEBACK, at + 1)
+        return newest
 
     def report(self, progress: dict[str, object]) -> None:
         """Adds progress that the rank has posted to the status server."""

@@ -18,9 +18,9 @@ EXCEPTION = re.compile(
 _NAMED = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:: |:?$)")
 """Matches the line of a traceback, below the frames, that names the exception. The exception may have any class."""
 _FRAME = re.compile(r'^\s+File "')
-_IGNORED = re.compile(r"^Exception ignored ")
+_IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---)")
 """Matches the line before the traceback of an exception that did not end the process, such as an exception in a
-`__del__`."""
+`__del__` or in a call of `logging`."""
 _OF_THREAD = re.compile(r"Exception in thread ")
 _IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call last\)")
 _MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
@@ -103,6 +103,8 @@ class Report(NamedTuple):
     trace: str
     line: str
     """Line of the traceback that names the exception."""
+    is_of_thread: bool
+    """Whether the exception ended a thread other than the main thread, and so did not end the process."""
 
 
 def unstyled(text: str) -> str:
@@ -117,6 +119,7 @@ def traceback_of(text: str) -> str:
     if not found:
         uncompiled = _UNCOMPILED.search(text)
         return uncompiled[0] if uncompiled else ""
+    found = _without_threads(found)
     last = max(found, key=lambda report: report.first_line)
     chosen = _first_of(found, _root_cause(text)) if is_launched(text) or _has_streams(found) else last.trace
     if child_code(text) and "ChildFailedError" in exception_line(chosen):
@@ -143,8 +146,7 @@ def since_handled(text: str) -> str:
         end += 1  # lines that continue the exception's message
     last = max(found, key=lambda report: report.last_line)
     said = [line for line in lines[end:] if line.strip()]
-    is_of_thread = _OF_THREAD.match(lines[last.first_line - 1] if last.first_line else "") is not None
-    is_over = is_of_thread and bool(said) and recognise(said[-1]) is None
+    is_over = last.is_of_thread and bool(said) and recognise(said[-1]) is None
     return "\n".join(lines[end:]) if is_over or len(lines) - end > MAX_GAP_LINES else text
 
 
@@ -330,9 +332,7 @@ def _without_margins(text: str) -> str:
 
 def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
     texts = [line for _, line in lines]
-    starts = [
-        at for at, line in enumerate(texts) if TRACEBACK in line and not _IGNORED.match(texts[at - 1] if at else "")
-    ]
+    starts = [at for at, line in enumerate(texts) if TRACEBACK in line]
     # An exception raised while another was handled is printed last, so a report starts with the first exception of the
     # chain.
     chains: list[list[int]] = []
@@ -343,6 +343,9 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
             chains.append([start])
     found = []
     for at, chain in enumerate(chains):
+        before = texts[chain[0] - 1] if chain[0] else ""
+        if _IGNORED.match(before):
+            continue
         stop = chains[at + 1][0] if at + 1 < len(chains) else len(lines)
         stop = next((place for place in range(chain[-1], stop) if _IGNORED.match(texts[place])), stop)
         names = [chain[0] + place for place in _names(texts[chain[0] : stop])]
@@ -355,8 +358,18 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
             own = [place for place in ends if not _OF_LAUNCHER.search(texts[place])] or ends
             end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
         trace = "\n".join(texts[chain[0] : min(stop, end + 6)]).rstrip()
-        found.append(Report(stream, lines[chain[0]][0], lines[end][0], trace, exception_line(trace)))
+        is_of_thread = _OF_THREAD.match(before) is not None
+        found.append(Report(stream, lines[chain[0]][0], lines[end][0], trace, exception_line(trace), is_of_thread))
     return found
+
+
+def _without_threads(found: list[Report]) -> list[Report]:
+    """Removes the tracebacks of threads, unless the others are only launchers' reports of a failed process.
+
+    A thread often fails after the main thread has, because the main thread has closed its queue or connection.
+    """
+    of_main = [report for report in found if not report.is_of_thread]
+    return of_main if any(not _OF_LAUNCHER.search(report.line) for report in of_main) else found
 
 
 def _first_of(found: list[Report], root: str) -> str:
