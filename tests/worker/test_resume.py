@@ -141,6 +141,18 @@ def test_missing_weights_are_reported(tmp_path: Path) -> None:
     assert problem_of(str(folder)) == ""
 
 
+@pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_00_model_states.pt", "mp_rank_00_model_states.pt"])
+def test_weights_of_the_trainer_may_be_in_a_folder_of_deepspeed(tmp_path: Path, name: str) -> None:
+    folder = of_trainer(tmp_path / "checkpoint-40")
+    (folder / "model.safetensors").unlink()
+    saved(folder / "global_step40" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    assert problem_of(str(folder)) == "there are no weights"
+    weights = saved(folder / "global_step40" / name)
+    assert problem_of(str(folder)) == ""
+    os.truncate(weights, weights.stat().st_size // 2)
+    assert problem_of(str(folder)).startswith(f"global_step40/{name}: ")
+
+
 def test_folder_of_distributed_checkpoint_needs_its_metadata(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="single process"):
         save({"weight": torch.arange(24.0)}, checkpoint_id=tmp_path / "dcp", no_dist=True)

@@ -37,7 +37,10 @@ script."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
 """Files that are written last, one for each kind of checkpoint folder."""
-WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
+WEIGHTS = re.compile(
+    r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp|.*_model_states\.pt"
+)
+"""Names of files with weights; DeepSpeed writes `model_states.pt` files into a subfolder such as `global_step500`."""
 HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors library accepts."""
 TORN = (
