@@ -337,6 +337,32 @@ def test_unreadable_folder_is_read_again(tmp_path: Path, number: int) -> None:
     assert pauses == list(PAUSES[:3])
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
+def test_unreadable_folder_within_a_checkpoint_is_read_again(tmp_path: Path, number: int) -> None:
+    request, pauses = spec_of(tmp_path / "checkpoints", "checkpoint-*"), list[float]()
+    folder = of_trainer(tmp_path / "checkpoints" / "checkpoint-40")
+    (folder / "model.safetensors").unlink()
+    saved(folder / "global_step40" / "mp_rank_00_model_states.pt")
+    with failing_reads(folder / "global_step40", number) as disk:
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                disk.end()
+
+        assert choose(request, 0.0, sleep).path == str(folder)
+    assert pauses == list(PAUSES[:2])
+
+
+def test_folder_without_permission_is_no_checkpoint(tmp_path: Path) -> None:
+    """A pattern may match `lost+found`, which only root can read."""
+    request, pauses = spec_of(tmp_path / "checkpoints", "*"), list[float]()
+    (tmp_path / "checkpoints" / "lost+found" / "inner").mkdir(parents=True)
+    with failing_reads(tmp_path / "checkpoints" / "lost+found" / "inner", errno.EACCES):
+        assert choose(request, 0.0, pauses.append).path is None
+    assert not pauses
+
+
 def test_permanently_unreadable_checkpoint_is_an_error_with_its_path(tmp_path: Path) -> None:
     request, pauses = spec_of(tmp_path / "checkpoints", "*/trainer_state.json"), list[float]()
     of_trainer(tmp_path / "checkpoints" / "checkpoint-40")

@@ -21,6 +21,7 @@ import itertools
 import json
 import os
 import re
+import stat
 import struct
 import time
 import zipfile
@@ -60,6 +61,7 @@ UNREADABLE = frozenset({
     errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 })  # fmt: skip
 """Errors of the file system or of this process; such an error does not prove that the checkpoint is damaged."""
+WITHOUT_ACCESS = frozenset({errno.EACCES, errno.EPERM})
 PAUSES = (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)
 """Seconds between repeated reads of unreadable files; in total long enough for the failover of an NFS server."""
 
@@ -210,13 +212,30 @@ def _require_readable(folder: str) -> None:
 
 
 def _exists(path: str) -> bool:
+    return _mode(path) != 0
+
+
+def _is_folder(path: str) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str) -> int:
+    """Returns the mode of a file; 0 if it does not exist. Raises OSError if the file system cannot be read."""
     try:
-        os.stat(path)
+        return os.stat(path).st_mode
     except OSError as error:
         if error.errno in UNREADABLE:
             raise
-        return False
-    return True
+        return 0
+
+
+def _raise_unless_foreign(error: OSError) -> None:
+    """Raises the error of a file in a checkpoint if the file system cannot be read.
+
+    A broad pattern may also match folders without permission that are not checkpoints, such as `lost+found`.
+    """
+    if error.errno in UNREADABLE - WITHOUT_ACCESS:
+        raise error
 
 
 def problem_of(path: str) -> str:
@@ -224,9 +243,7 @@ def problem_of(path: str) -> str:
     read.
     """
     try:
-        if not os.path.isdir(path):
-            return _problem_of_file(path)
-        return _problem_of_folder(path)
+        return _problem_of_folder(path) if _is_folder(path) else _problem_of_file(path)
     except FileNotFoundError:
         return "it does not exist"
     except TORN as error:
@@ -304,10 +321,10 @@ def problem_of_safetensors(path: str) -> str:
 
 
 def _problem_of_folder(path: str) -> str:
-    if not any(os.path.exists(os.path.join(path, name)) for name in LAST_WRITTEN):
-        return f"it cannot be verified: there is no {' or '.join(LAST_WRITTEN)}"
     names = sorted(os.path.relpath(name, path) for name in _files(path))
-    if os.path.exists(os.path.join(path, STATE)) and not any(WEIGHTS.fullmatch(os.path.basename(n)) for n in names):
+    if not any(name in LAST_WRITTEN for name in names):
+        return f"it cannot be verified: there is no {' or '.join(LAST_WRITTEN)}"
+    if STATE in names and not any(WEIGHTS.fullmatch(os.path.basename(n)) for n in names):
         return "there are no weights"
     for name in names:
         try:
@@ -324,7 +341,7 @@ def _problem_within(folder: str, name: str) -> str:
     if name.endswith(".index.json"):
         with open(path) as file:
             shards = set(json.load(file)["weight_map"].values())
-        missing = sorted(shard for shard in shards if not os.path.exists(os.path.join(os.path.dirname(path), shard)))
+        missing = sorted(shard for shard in shards if not _exists(os.path.join(os.path.dirname(path), shard)))
         return f"it names {missing[0]}, which does not exist" if missing else ""
     if name == STATE:
         with open(path) as file:
@@ -335,9 +352,12 @@ def _problem_within(folder: str, name: str) -> str:
 
 
 def _files(path: str) -> Iterator[str]:
-    if not os.path.isdir(path):
+    if not _is_folder(path):
         yield path
-    yield from (entry.path for entry in walk(path) if not os.path.isdir(entry.path))
+        return
+    for entry in walk(path, on_error=_raise_unless_foreign):
+        if not os.path.isdir(entry.path):
+            yield entry.path
 
 
 def _sizes(path: str) -> Iterator[int]:
@@ -350,8 +370,10 @@ def _written_at(path: str) -> float:
     """Returns the modification time of a checkpoint in Unix seconds; for a folder, the newest time of its files."""
     times = [0.0]
     for name in _files(path):
-        with contextlib.suppress(OSError):
+        try:
             times.append(os.path.getmtime(name))
+        except OSError as error:  # a dangling link is skipped
+            _raise_unless_foreign(error)
     return max(times)
 
 

@@ -34,17 +34,22 @@ def newest_saved(folders: Iterable[str], since: float, until: float = float("inf
     return max(found, key=lambda one: one.at, default=None)
 
 
-def walk(folder: str, is_skipped: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
-    """Yields the files and links below a folder. Skips subfolders for which `is_skipped` is true, and
-    unreadable ones.
+def walk(
+    folder: str,
+    is_skipped: Callable[[os.DirEntry[str]], bool] = lambda _: False,
+    on_error: Callable[[OSError], None] = lambda _: None,
+) -> Iterator[os.DirEntry[str]]:
+    """Yields the files and links below a folder. Skips subfolders for which `is_skipped` is true, and unreadable ones
+    unless `on_error` raises their error.
     """
     waiting = [folder]  # not os.walk, which is recursive until Python 3.12
     while waiting:
         try:
             with os.scandir(waiting.pop()) as found:
                 entries = list(found)
-        except OSError:
-            continue  # the folder was removed or is not readable
+        except OSError as error:  # the folder was removed or is not readable
+            on_error(error)
+            continue
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 yield entry
