@@ -67,6 +67,22 @@ def test_file_of_torch_save_is_verified_and_no_part_of_it_is(tmp_path: Path) -> 
         assert problem_of(str(part)), length
 
 
+def test_file_that_torch_saved_without_checksums_is_verified_by_its_sizes(tmp_path: Path) -> None:
+    whole, part = tmp_path / "model.pt", tmp_path / "part.pt"
+    torch.serialization.set_crc32_options(False)
+    try:
+        saved(whole)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert problem_of(str(whole)) == ""
+    data = whole.read_bytes()
+    for length in range(0, len(data), 7):
+        part.write_bytes(data[:length])
+        assert problem_of(str(part)), length
+    part.write_bytes(data[:128] + data[192:])
+    assert problem_of(str(part))
+
+
 def test_a_flipped_bit_is_found_wherever_it_would_change_what_is_loaded(tmp_path: Path) -> None:
     flipped, weight, refused = tmp_path / "flipped.pt", torch.arange(1024.0), 0
     torch.save({"weight": weight}, flipped)

@@ -9,6 +9,8 @@ Nothing is unpickled.
 | a folder of transformers' Trainer | it contains `trainer_state.json` and weights, and each file as above is verified |
 | a folder of torch.distributed.checkpoint | it contains `.metadata`, and each file as above is verified |
 | a folder of accelerate | it contains `random_states_0.pkl`, and each file as above is verified |
+
+In a zip file without checksums, the sizes are verified.
 """
 
 from __future__ import annotations
@@ -298,8 +300,23 @@ def _problem_of_zip(path: str, start: bytes) -> str:
     if start != b"PK\x03\x04":
         return "it cannot be verified: torch.save writes zip files since torch 1.6, and this file is not one"
     with zipfile.ZipFile(path) as file:
+        records = file.infolist()
+        if any(record.file_size for record in records) and not any(record.CRC for record in records):
+            return _problem_of_sizes(file)
         bad = file.testzip()
     return f"the checksum of {bad} in it is wrong" if bad is not None else ""
+
+
+def _problem_of_sizes(file: zipfile.ZipFile) -> str:
+    """Checks a file without checksums: torch.save writes zeros for them after `set_crc32_options(False)`. Returns the
+    problem, or empty. Raises exceptions in `TORN`.
+    """
+    for record in file.infolist():
+        file.open(record).close()  # raises BadZipFile unless the record's header is at its place
+        end = record.header_offset + record.compress_size
+        if record.file_size != record.compress_size or end > file.start_dir:
+            return f"the size of {record.filename} in it is wrong"
+    return ""
 
 
 def problem_of_safetensors(path: str) -> str:
