@@ -30,6 +30,15 @@ _RECORDER = (
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
+_ARCHIVES = (
+    ("gzip", "GzipFile"),
+    ("bz2", "BZ2File"),
+    ("lzma", "LZMAFile"),
+    ("zipfile", "ZipFile"),
+    ("h5py", "File"),
+)
+FLUSH_SECONDS = 2.0
+"""Seconds for flushing pipes and sockets that the script has left open."""
 _pid = 0
 """Process id of the rank. A child forked by the script runs the same exit functions, but must not write marks."""
 _flight: Any = None
@@ -99,13 +108,15 @@ def end(code: int, done: str | None) -> None:
     import time
 
     is_alone, is_alone_in_mpi = code == 0 and _is_alone(done), code == 0 and _is_alone_in_mpi()
-    _finish()
+    left = _finish()
     if done is not None and not _has_group:
         _write_mark(done, ".alone" if is_alone else ".alone-mpi" if is_alone_in_mpi else "")
     if code == 0:
         if _flight is not None:
             _flight.write("ended")
         _write_done_mark(done, code, time.time())
+    _flush_for(left, FLUSH_SECONDS)
+    if code == 0:
         _finalize_mpi()
     if code == -2:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -402,13 +413,11 @@ def _print(error: BaseException) -> int | None:
     return None
 
 
-def _finish() -> None:
+def _finish() -> list[Any]:
     """Joins threads, calls the `atexit` functions and flushes open files, like the visible part of an interpreter's
-    exit.
+    exit. Returns the open files that are not flushed, because flushing them may block.
     """
     import atexit
-    import gc
-    import io
 
     threading = sys.modules.get("threading")  # not imported here: the script may have given up its right to read files
     shutdown = getattr(threading, "_shutdown", None)
@@ -419,18 +428,85 @@ def _finish() -> None:
                 finish()
         except BaseException as error:  # a signal handler may raise while threads are joined
             _print(error)
-    # A script may leave a file open and rely on the interpreter to flush it. type() is used instead of isinstance(),
-    # because asking a proxy object for its class runs code of the script.
-    writers = [item for item in gc.get_objects() if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter))]
-    # text first: it is flushed into the binary buffers
-    writers.sort(key=lambda item: isinstance(item, io.BufferedWriter))
-    for writer in [sys.stdout, sys.stderr, *writers]:
-        try:
-            if writer is not None and not writer.closed:
-                writer.flush()
-        except (OSError, ValueError):
-            pass
+    prompt, blocking = _open_files()
+    _flush([sys.stdout, sys.stderr, *prompt])
     _flush_native()
+    return blocking
+
+
+def _open_files() -> tuple[list[Any], list[Any]]:
+    """Returns the files that the script may have left open, relying on the interpreter to flush them: those whose
+    flushing does not block, and the others.
+
+    A daemon thread may hold the lock of a pipe, because it writes to a program that does not read.
+    """
+    import gc
+    import io
+
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair, *_archive_types())
+    prompt: list[Any] = []
+    blocking: list[Any] = []
+    # type() is used instead of isinstance(), because asking a proxy object for its class runs code of the script
+    for file in [item for item in gc.get_objects() if issubclass(type(item), kinds)]:
+        (blocking if _may_block(file) else prompt).append(file)
+    return prompt, blocking
+
+
+def _archive_types() -> tuple[type, ...]:
+    """Returns the loaded types of files whose end is written when they are closed."""
+    found = (getattr(sys.modules.get(module), name, None) for module, name in _ARCHIVES)
+    return tuple(kind for kind in found if isinstance(kind, type))
+
+
+def _may_block(file: Any) -> bool:
+    """Whether a file is neither a regular file nor the output of the rank, which the node reads."""
+    import stat
+
+    try:
+        descriptor = getattr(file, "fp", file).fileno()  # the file of a ZipFile is its `fp`
+        return descriptor not in (1, 2) and not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except Exception:
+        return False  # the file is closed, or in memory
+
+
+def _flush(files: list[Any]) -> None:
+    """Flushes files and closes archives. Text is written to buffers and archives, and archives to other buffers."""
+    import io
+
+    kinds = _archive_types()
+    archives = [file for file in files if issubclass(type(file), kinds)]
+    buffers = [
+        file for file in files if issubclass(type(file), io.BufferedIOBase) and not issubclass(type(file), kinds)
+    ]
+    text = [file for file in files if not issubclass(type(file), (io.BufferedIOBase, *kinds))]
+    for file in [*text, *buffers, *archives, *buffers]:
+        try:
+            if not issubclass(type(file), kinds):
+                file.flush()
+            elif file.writable() if hasattr(file, "writable") else file.mode != "r":
+                file.close()
+        except Exception:
+            pass  # the file is closed, or cannot be written
+
+
+def _flush_for(files: list[Any], seconds: float) -> None:
+    """Flushes files in a thread, for at most `seconds`."""
+    import _thread
+
+    if not files:
+        return
+    flushing = _thread.allocate_lock()
+    flushing.acquire()
+
+    def flush() -> None:
+        _flush(files)
+        flushing.release()
+
+    try:
+        _thread.start_new_thread(flush, ())
+        flushing.acquire(timeout=seconds)
+    except RuntimeError:
+        pass  # no thread can be started
 
 
 def _flush_native() -> None:
