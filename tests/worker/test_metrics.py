@@ -47,6 +47,15 @@ def test_points_are_handed_over_at_once_and_then_every_two_seconds() -> None:
     assert take(points, NOW + 10) == []
 
 
+@pytest.mark.parametrize("step", [math.nan, math.inf, -math.inf])
+def test_a_step_that_is_not_finite_is_no_step(step: float) -> None:
+    points = MetricPoints(1)
+    points.add(0, "csv", "loss", 1, NOW, 0.5)
+    points.add(0, "csv", "loss", step, NOW, 0.25)
+    [batch] = batches(take(points, NOW))
+    assert (batch["steps"], batch["values"]) == ([1, None], [0.5, 0.25])
+
+
 @pytest.mark.parametrize("jump", [3600, -3600])
 def test_a_clock_that_is_set_changes_no_mean_and_holds_no_points_back(jump: int) -> None:
     points, found = MetricPoints(1), []

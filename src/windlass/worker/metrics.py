@@ -80,7 +80,10 @@ class MetricPoints:
         self._first_step_at: float | None = None
 
     def add(self, rank: int, source: str, name: str, step: float | None, time: float, value: float | str) -> None:
-        """Adds a point. `time` is Unix seconds; NaN and infinities may be given as "nan", "inf" and "-inf"."""
+        """Adds a point. `time` is Unix seconds; NaN and infinities may be given as "nan", "inf" and "-inf".
+
+        A step that is NaN or infinite counts as None.
+        """
         if self._world_size > ALL_RANKS and rank != 0 and source != NODE:
             return
         key = (rank, source, name[:NAME_CHARS])
@@ -89,6 +92,8 @@ class MetricPoints:
             if len(self._series) >= MAX_SERIES:
                 return
             columns = self._series[key] = _Columns()
+        if step is not None and not abs(step) < math.inf:
+            step = None  # such as an empty cell that pandas wrote as nan
         columns.points.append((step, round(time, 3), safe(value)))
         self._has_points = True
         if len(columns.points) >= 10 * MAX_POINTS:
