@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -121,3 +122,31 @@ def test_pythonpath_of_the_image_precedes_the_modules_of_windlass(
     nodes = tmp_path / "nodes.json.gz"
     nodes.write_bytes(pack(1, {0: SPEC.replace(env={"PYTHONPATH": of_spec.replace("OURS", ours)})}))
     assert pod._read(str(nodes), 0).env["PYTHONPATH"] == expected.replace("OURS", ours)
+
+
+class LatePod(pod.Pod):
+    """A pod whose node reports and exits between a poll that found nothing and the search for exited processes."""
+
+    def __init__(self, folder: Path, log: PodLog, node: subprocess.Popen[bytes]) -> None:
+        super().__init__(str(folder), log, [], None)
+        self._node = node.pid
+        self._process = node
+
+    def _collect(self, *, wait: bool) -> int | None:
+        assert self._process.stdin is not None
+        if not self._process.stdin.closed:
+            self._process.stdin.close()
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return super()._collect(wait=wait)
+
+
+def test_report_of_a_node_that_exits_after_the_poll_is_read(tmp_path: Path, log: PodLog) -> None:
+    read, write = os.pipe()
+    script = f"read -r line; echo '{{}}' >&{write}"
+    node = subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE, pass_fds=[write])
+    os.close(write)
+    try:
+        assert LatePod(tmp_path, log, node)._await_node(read) == (0, b"{}\n")
+    finally:
+        node.returncode = 0  # the pod has reaped the process
+        os.close(read)

@@ -13,6 +13,7 @@ requests for as long as the pod exists.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -168,7 +169,8 @@ class Pod:
                 self._await_delivery()
         # The node is reaped last: its exit takes as long as a fork, and the supervisor starts the next attempt
         # meanwhile.
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # it was reaped with the orphans
+            os.waitpid(pid, 0)
         return code, reuse_wait_seconds
 
     def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
@@ -205,7 +207,9 @@ class Pod:
             data = os.read(source, REPORT_BYTES) if is_ready else b""
             report += data
             if not data and (code := self._collect(wait=is_ready)) is not None:
-                return code, b""
+                while poll.poll(0) and (data := os.read(source, REPORT_BYTES)):
+                    report += data  # written after the last poll
+                return (0, report) if report.endswith(b"\n") else (code, b"")
         return 0, report
 
     def _collect(self, *, wait: bool) -> int | None:
