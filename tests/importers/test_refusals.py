@@ -162,6 +162,39 @@ def test_secret_variable_without_a_value_becomes_a_secret_of_the_job(value: str)
     assert not [one for one in made.actionable if "--env" in one.instead]
 
 
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [
+        ("train.py --password hunter2", "PASSWORD"),
+        ("train.py --db-password=123456 --x", "DB_PASSWORD"),
+        ("train.py --db-password '!never again' --x", "DB_PASSWORD"),
+        ("train.py '--secret=a&b'", "SECRET"),
+    ],
+)
+def test_short_password_in_a_command_is_refused(line: str, variable: str) -> None:
+    with pytest.raises(JobFileError, match="looks like a secret") as refused:
+        import_text(f"run: python {line}\n", "task.yaml", form="sky")
+    assert refused.value.problems[0].hint.startswith(f"write ${variable} in its place")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--password $DB_PASSWORD",
+        "--password <your-password>",
+        "--password /run/secrets/db",
+        "--credentials conf/gcs.json",
+        "--ask-password --epochs 3",
+        "--no-password",
+        "--password none",
+        "--api-key abc123 --eos-token END",
+    ],
+)
+def test_option_without_the_value_of_a_secret_is_imported(line: str) -> None:
+    task = f"run: |\n  python train.py {line} | tee log\n  python b.py\n"
+    assert import_text(task, "task.yaml", form="sky").job.command
+
+
 def test_secrets_in_container_commands_are_refused() -> None:
     words = f"[python, train.py, --hf-token, {TOKEN}]"
     with pytest.raises(JobFileError, match=r"file\.yaml:4: run: holds what looks like a secret"):
@@ -296,3 +329,22 @@ def test_the_hints_are_read_in_every_locale() -> None:
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     reads = "from windlass.importers.field_hints import hints; hints('other kind')"
     subprocess.run([sys.executable, "-c", reads], env=ascii_only, check=True)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "initContainers: [{name: i, image: a/b:1, command: [mysql, --password, neverinanyjobfile]}]",
+        "containers: [{image: b, command: [python, a.py], lifecycle: {preStop: {exec: "
+        "{command: [sh, -c, 'DB_PASSWORD=neverinanyjobfile ./stop']}}}}]",
+    ],
+)
+def test_secrets_in_other_commands_of_the_pods_are_refused(field: str) -> None:
+    text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec: {backoffLimit: 0, template: {spec: {"
+    rest = "" if field.startswith("containers") else "containers: [{image: b, command: [python, a.py]}], "
+    with pytest.raises(JobFileError, match="looks like a secret") as refused:
+        import_text(f"{text}\n  restartPolicy: Never, {rest}\n  {field}}}}}}}\n", "file.yaml")
+    assert "neverinanyjobfile" not in str(refused.value)
+    [problem] = refused.value.problems
+    assert problem.where == "file.yaml:6"
+    assert problem.field.startswith("kubernetes.pod")

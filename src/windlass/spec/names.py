@@ -229,6 +229,12 @@ def looks_secret(name: str, value: str) -> bool:
     return value.lower() not in ("true", "false", "none", "null") and (bool(match["sure"]) or not value.isdigit())
 
 
+def is_surely_secret(name: str) -> bool:
+    """Whether a variable with this name holds a secret whatever its value: PASSWORD, unlike API_KEY and TOKEN."""
+    match = _SECRET_NAME.search(name.upper())
+    return match is not None and match["sure"] is not None
+
+
 def unfit_for_pods(given: object, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
     """Yields path, message and hint for each value that no field of a pod may have: what looks like a secret, and
     values that JSON lacks. No message shows a value.
