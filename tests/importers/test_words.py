@@ -205,3 +205,17 @@ def test_words_that_a_shell_replaces_are_left_to_the_shell(word: str) -> None:
 @pytest.mark.parametrize("word", ["'{\"a\": [1, 2]}'", '"[1,2]"', "lr={0}", "x=[]", '"{1,2}"'])
 def test_quoted_brackets_are_arguments(word: str) -> None:
     assert "run" in start_of(["bash", "-c", f"python /a/t.py {word}"], {}).fields
+
+
+@pytest.mark.parametrize(
+    "login",
+    ["wandb login neverinanyjobfile00000", "wandb login --relogin neverinanyjobfile00000", "hf auth login --token x1"],
+)
+def test_login_before_mpirun_is_reported_without_its_key(login: str) -> None:
+    hints = start_of(["sh", "-c", f"pip install x && {login} && mpirun -np 2 python /a/t.py"], {}).hints
+    assert "neverinanyjobfile" not in str(hints)
+    assert "x1" not in str(hints)
+    [found] = [hint for hint in hints if "which a job file does not hold" in hint.meaning]
+    assert found.meaning.startswith(f"`{login.split()[0]} ")
+    assert "kubectl create secret" in found.instead
+    assert any("pip install x" in hint.meaning for hint in hints)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import Hint, secret_hint
+from windlass.importers.secret_words import secrets_in
 from windlass.importers.shell import (
     VARIABLE,
     Line,
@@ -173,19 +174,12 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
             "dropped: the ranks do not need it",
             is_handled=True,
         )
+    if made.by != "mpi" and (line.after or any(_is_of_the_shell(other) for other, _ in line.before)):
+        return None
+    _report_logins(made, line)
     if made.by == "mpi":  # these commands run only in the launcher's pod
         for other in (*(other for other, _ in line.before), *line.after):
             made.report(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
-    elif line.after or any(_is_of_the_shell(other) for other, _ in line.before):
-        return None
-    elif line.before:
-        for login in (other for other, _ in line.before if _LOGIN.search(other)):
-            named = [word.partition("=")[0] for word in login.split()[2:] if word.startswith("-")]
-            made.report(
-                f"`{' '.join([*login.split()[:2], *named])} …` with a token, which a job file does not hold",
-                secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
-            )
-        line.before = [(other, is_needed) for other, is_needed in line.before if not _LOGIN.search(other)]
     if line.before and made.by != "mpi":
         made.fields["setup"] = _setup(line.before, ends_at_errors=ends_at_errors or line.ends_at_errors)
         if "|| true" in made.fields["setup"]:
@@ -193,6 +187,25 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
                 "a command before the ranks may fail", "they start all the same: || true in setup:", is_handled=True
             )
     return made
+
+
+def _report_logins(made: Start, line: Line) -> None:
+    """Reports the commands that contain a token, without the token, and removes them from the line."""
+
+    def is_login(command: str) -> bool:
+        # in `setup`, other secrets make the whole job refused
+        return _LOGIN.search(command) is not None or (made.by == "mpi" and any(secrets_in(command)))
+
+    for login in filter(is_login, (*(other for other, _ in line.before), *line.after)):
+        words = login.split()
+        named = [word.partition("=")[0] for word in words[2:] if word.startswith("--")]
+        begins = words[:1] if any(secrets_in(" ".join(words[1:2]))) else words[:2]
+        made.report(
+            f"`{' '.join([*begins, *named])} …` with a token, which a job file does not hold",
+            secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
+        )
+    line.before = [(other, is_needed) for other, is_needed in line.before if not is_login(other)]
+    line.after = [other for other in line.after if not is_login(other)]
 
 
 def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
