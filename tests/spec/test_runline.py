@@ -32,6 +32,7 @@ def _job(run: str, **fields: Any) -> Job:
         ),
         ("^a$ $5 $ x~ a@b", ["^a$", "$5", "$", "x~", "a@b"]),
         ("$WINDLASS_RANK '$WINDLASS_RANK'", ["$WINDLASS_RANK", "$WINDLASS_RANK"]),
+        ("'a&b' x\"<y>\" a\\|b '>'log", ["a&b", "x<y>", "a|b", ">log"]),
         ("-exec rm {} \\;", ["-exec", "rm", "{}", ";"]),
     ],
 )
@@ -59,6 +60,10 @@ def test_script_may_be_a_variable_and_determines_the_launcher() -> None:
         ("train.py ~/data", "holds ~/data", "write the whole path"),
         ("pip install x && train.py | tee log", "holds && |, and no shell", "command: [bash, -c, …]"),
         ("train.py 2>&1", "holds 2>&1, and no shell", "command: [bash, -c, …]"),
+        ("train.py >log 2>err.log", "holds >log 2>err.log, and no shell", "an argument is written in quotes"),
+        ("train.py 1|tee b&&echo", "holds 1|tee b&&echo, and no shell", "command: [bash, -c, …]"),
+        ("train.py&", "holds train.py&, and no shell", "command: [bash, -c, …]"),
+        ("train.py --x=<lr> 'a'>b", "holds --x=<lr> a>b, and no shell", "an argument is written in quotes"),
         ("pip install x\npython train.py\n", "has several lines, and is one command", "into setup:"),
         ("$NONE x", "begins with a variable that is empty", "give it a value"),
     ],

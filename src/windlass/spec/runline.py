@@ -19,7 +19,7 @@ _PROTECTED: Final = "\0"
 """Marker before each quoted character that would be special without quotes; NUL is never part of a job's text."""
 _NAME: Final = re.compile(r"(?<!\0)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"(?<!\0)(?:\$\(.*|\$\{.*|`.*)", re.DOTALL)
-_OPERATOR: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d)?|<{1,2}|\|{1,2}|&{1,2}|;|.*(?<!\0);", re.DOTALL)
+_OPERATOR: Final = re.compile(r"(?<!\0)[|<>&;]")
 _OF_RANKS: Final = {
     "RANK": "RANK",
     "LOCAL_RANK": "LOCAL_RANK",
@@ -74,7 +74,7 @@ def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]
             "with > in place of |, or with \\ at the end of its lines",
         )
         return
-    operators = dict.fromkeys(word.replace(_PROTECTED, "") for word in words if _OPERATOR.fullmatch(word))
+    operators = dict.fromkeys(word.replace(_PROTECTED, "") for word in words if _OPERATOR.search(word))
     if operators:
         yield f"holds {' '.join(operators)}, and no shell reads it", f"write {shell}; an argument is written in quotes"
     text = " ".join(words)
