@@ -20,7 +20,8 @@ durations = st.one_of(
     st.builds("{}{}".format, st.integers(1, 1000), st.sampled_from(["s", "min", "h", "ms"])),
 )
 sizes = st.one_of(
-    st.integers(1, 2**50), st.builds("{}{}".format, st.integers(1, 999), st.sampled_from(["GiB", "MB", "Ki", "T", ""]))
+    st.integers(2**20, 2**50),
+    st.builds("{}{}".format, st.integers(2, 999), st.sampled_from(["GiB", "MB", "Mi", "T", "000000"])),
 )
 scripts = st.builds(
     lambda script, args: shlex.join([script, *args]),

@@ -142,6 +142,13 @@ def _count(given: object, expected: str, least: int, most: int) -> int:
     return given
 
 
+def _not_tiny(size: int) -> int:
+    """Refuses memory of less than 1 MiB: the author of `memory: 16` means 16 GiB."""
+    if size < 1 << 20:
+        raise refuse(f"is {size} bytes", f"write {size}GiB" if size <= 1 << 16 else "write at least 1MiB")
+    return size
+
+
 class Resources(Section):
     """Resources of each node of the job."""
 
@@ -151,9 +158,9 @@ class Resources(Section):
     """GPU model, such as `T4` or `H100`. Default: any."""
     cpus: Annotated[StrictFloat, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
     """Number of CPU cores of each node; fractions are allowed. Default: set by the target."""
-    memory: Annotated[Size, Field(gt=0)] | None = None
+    memory: Annotated[Size, Field(gt=0), AfterValidator(_not_tiny)] | None = None
     """Main memory of each node in bytes, written as `16GiB`. Default: set by the target."""
-    shm: Annotated[Size, Field(gt=0)] | None = None
+    shm: Annotated[Size, Field(gt=0), AfterValidator(_not_tiny)] | None = None
     """Shared memory (`/dev/shm`) of each node in bytes, used by data loaders and NCCL. Default: the target's; on a
     cluster the value of `memory`, or 8 GiB without it. Used shared memory counts as memory."""
     instance: Label | None = None
