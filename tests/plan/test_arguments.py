@@ -56,3 +56,22 @@ def test_a_name_of_windlass_in_run_that_is_not_replaced_blocks_the_plan() -> Non
 def test_a_launcher_that_each_rank_would_start_is_noted(fields: dict[str, Any], name: str | None) -> None:
     notes = hidden_launchers(Job(name="job", **fields))
     assert [note.message.split(" itself")[0] for note in notes] == ([f"each rank starts {name}"] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_noted"),
+    [
+        ({"procs_per_node": 2}, True),
+        ({"nodes": {"min": 1, "max": 2}}, True),
+        ({"procs_per_node": "auto"}, True),
+        ({}, False),
+        ({"nodes": 2, "launcher": "plain"}, False),
+        ({"nodes": 2, "run": "/opt/x/bin/python -c pass"}, False),
+        ({"nodes": 2, "run": "./prog train.py"}, False),
+    ],
+)
+def test_an_interpreter_by_path_that_starts_several_ranks_is_noted(fields: dict[str, Any], is_noted: bool) -> None:
+    job = Job(**{"name": "job", "run": "/opt/x/bin/python train.py --x 1", **fields})
+    notes = hidden_launchers(job)
+    assert [note.code for note in notes] == ["interpreter-inside"] * is_noted
+    assert all("write python: /opt/x/bin/python and run: train.py" in note.fix for note in notes)

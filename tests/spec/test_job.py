@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from windlass.errors import JobFileError
 from windlass.spec.job import Job
 from windlass.spec.job_fields import JobFields
 from windlass.spec.names import legal_name
+from windlass.spec.parse import parse_job
 from windlass.spec.sections import NodeRange, Resources
 
 
@@ -224,3 +226,43 @@ def test_reading_a_job_loads_no_yaml_no_plugins_and_no_module_of_another_package
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("run", "fields"),
+    [
+        ("python train.py --epochs 5", {"run": "train.py --epochs 5"}),
+        ("python3 -m package.train", {"run": "-m package.train"}),
+        ("python3.11 'a b.py' --lr $LR", {"run": "'a b.py' --lr $LR", "python": "python3.11"}),
+        ("python -u \\\n  train.py '$X'", {"run": "train.py '$X'", "env": {"PYTHONUNBUFFERED": "1", "LR": "1"}}),
+        ("python $SCRIPT", {"run": "$SCRIPT"}),
+    ],
+)
+def test_python_in_run_starts_the_script_as_on_the_command_line(run: str, fields: dict[str, Any]) -> None:
+    env = {"LR": "1", **({"SCRIPT": "train.py"} if "SCRIPT" in run else {})}
+    job = Job(name="a", run=run, env=env, nodes=2)
+    assert job == Job(**{"name": "a", "env": env, "nodes": 2, **fields})
+    assert job.launcher == "torchrun"
+    assert parse_job(f"name: a\nrun: {json.dumps(run)}\nenv: {json.dumps(env)}\nnodes: 2\n", "job.yaml") == job
+    assert Job(name="a", run=run, env=env, nodes=2, launcher="plain").launcher == "plain"
+
+
+def test_python_and_interpreter_of_the_job_are_kept() -> None:
+    job = Job(name="a", run="python3.11 -u train.py", python="/x/python", env={"PYTHONUNBUFFERED": "0"})
+    assert (job.python, job.env) == ("/x/python", {"PYTHONUNBUFFERED": "0"})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "python -c 'print(1)'",
+        "python",
+        "python -X dev train.py",
+        "python -m torch.distributed.run train.py",
+        "/opt/x/bin/python train.py",
+        "pythonic train.py",
+    ],
+)
+def test_other_lines_of_python_are_programs(run: str) -> None:
+    job = Job(name="a", run=run, nodes=2)
+    assert (job.run, job.launcher, job.script_kind) == (run, "plain", "program")

@@ -71,16 +71,25 @@ def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
 
 
 def hidden_launchers(job: Job) -> list[Note]:
-    """Returns a note if the program of the ranks is torchrun or another launcher."""
+    """Returns a note if the program of the ranks is torchrun or another launcher, or an interpreter whose ranks do not
+    meet.
+    """
     if job.script_kind != "program":
         return []
-    from windlass.spec.commandline import hidden_launcher  # imported here to keep the start of supervisors fast
+    # imported here to keep the start of supervisors fast
+    from windlass.spec.commandline import hidden_launcher, interpreter_by_path
 
-    if (name := hidden_launcher(job.script_argv)) is None:
+    if (name := hidden_launcher(job.script_argv)) is not None:
+        text = f"each rank starts {name} itself: its processes share one log, and meet no process of another rank"
+        fix = f"write its script in run: and its number of processes in procs_per_node:, or windlass run -- {name} …"
+        return [Note("launcher-inside", text, fix)]
+    is_meant = job.run is None or "launcher" in job.model_fields_set or (job.nodes.max == 1 and job.procs_per_node == 1)
+    if is_meant or (python := interpreter_by_path(job.script_argv)) is None:
         return []
-    text = f"each rank starts {name} itself: its processes share one log, and meet no process of another rank"
-    fix = f"write its script in run: and its number of processes in procs_per_node:, or windlass run -- {name} …"
-    return [Note("launcher-inside", text, fix)]
+    path, script = python
+    text = f"each rank starts {path} without the variables of torchrun: the ranks do not train together"
+    fix = f"write python: {path} and run: {script}, or launcher: plain for separate processes"
+    return [Note("interpreter-inside", text, fix)]
 
 
 def _names(words: Sequence[str]) -> list[str]:

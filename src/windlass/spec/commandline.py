@@ -41,11 +41,13 @@ from windlass.spec.launchers import (
 )
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
+from windlass.spec.runline import split_run
 from windlass.spec.wrappers import ASSIGNMENT, PythonEnvironment, unwrap
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PLAIN_PYTHON = ("python", "python3")
 _PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
+_SPACE = r"(?:\s|\\\n)+"
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
 _PROGRAMS = {
     "torchrun": TORCHRUN,
@@ -193,6 +195,12 @@ def hidden_launcher(words: Sequence[str]) -> str | None:
     return None
 
 
+def interpreter_by_path(words: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the path of the interpreter that starts a Python script or module, and the line without it; else None."""
+    python = _python(words) if "/" in words[0] else None
+    return None if python is None else (words[0], shlex.join(python[2]))
+
+
 class Launch(NamedTuple):
     """The launcher at the start of a command line."""
 
@@ -319,6 +327,24 @@ def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]
     if not is_script and not (len(rest) > 1 and rest[0] == "-m"):
         return None
     return (None if words[0] in _PLAIN_PYTHON else words[0]), env, rest
+
+
+def script_of_python(run: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a job that a `run` such as `python train.py` means, as on the command line.
+
+    Empty for other lines, for an interpreter with a folder, and for launchers: `python -m torch.distributed.run`.
+    """
+    try:
+        words = split_run(run, env)
+    except ValueError:
+        return {}
+    found = _python(words) if words and "/" not in words[0] and launcher_of(words) is None else None
+    if found is None:
+        return {}
+    interpreter, variables, rest = found
+    before = words[: len(words) - len(rest)]
+    match = re.match(rf"\s*{''.join(re.escape(word) + _SPACE for word in before)}", run)
+    return {} if match is None else {"run": run[match.end() :], **_given(python=interpreter, env=variables)}
 
 
 def stem(path: str) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
     model_serializer,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -87,7 +88,8 @@ class Job(Document):
     """Name of the job, used in run ids and on every target: lower-case letters, digits and `-`, at most 40
     characters."""
     run: Text | None = None
-    """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Alternative: `command`.
+    """A script and its arguments: `train.py --epochs 5` or `python train.py --epochs 5`; also `-m package.train`, or a
+    program. Alternative: `command`.
 
     Variables of `env` are expanded (`train.py --lr $LR`), each to one argument. So are `$WINDLASS_CHECKPOINT_DIR`,
     `$WINDLASS_OUTPUT_DIR`, `$WINDLASS_DATA_…`, and per rank `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK`,
@@ -202,6 +204,22 @@ class Job(Document):
     def code_path(self) -> str:
         """`code` with `~` expanded to the home folder of this user."""
         return os.path.expanduser(self.code)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _starts_the_script_of_python(cls, given: Any) -> Any:
+        """Reads `run: python train.py` as `run: train.py`, as on the command line."""
+        if not isinstance(given, Mapping):
+            return given
+        run, env = given.get("run"), given.get("env", {})
+        if not isinstance(run, str) or not isinstance(env, Mapping) or not re.match(r"\s*python", run):
+            return given
+        from windlass.spec.commandline import script_of_python  # imported here because it imports this module
+
+        fields = script_of_python(run, {str(name): str(value) for name, value in env.items()})
+        if "env" in fields:
+            fields["env"] |= env
+        return {**given, **fields, **({"python": given["python"]} if "python" in given else {})}
 
     @field_validator("run")
     @classmethod
