@@ -41,6 +41,18 @@ def test_fields_that_no_patch_may_set_are_reported_with_the_reason() -> None:
     assert made.job.kubernetes.pod == other.job.kubernetes.pod == {}
 
 
+def test_booleans_of_pods_are_read_as_kubectl_reads_them() -> None:
+    init = "{name: yes, image: a/b:1, securityContext: {runAsNonRoot: off}}"
+    made = job(", securityContext: {privileged: on}", f", hostNetwork: Yes, hostPID: no, initContainers: [{init}]")
+    spec = made.job.kubernetes.pod["spec"]
+    assert (spec["hostNetwork"], spec.get("hostPID"), made.actionable) == (True, None, ())
+    assert spec["containers"][0]["securityContext"]["privileged"] is True
+    assert spec["initContainers"][0]["securityContext"] == {"runAsNonRoot": False}
+    assert spec["initContainers"][0]["name"] == "yes"
+    quoted = job(pod=', hostNetwork: "yes"')
+    assert quoted.job.kubernetes.pod["spec"]["hostNetwork"] == "yes"
+
+
 def test_secret_in_an_init_container_is_reported_and_not_written() -> None:
     token = "hf_neverinanyjobfile00000000000000000"
     made = job(pod=f", initContainers: [{{name: i, image: a/b:1, env: [{{name: HF_TOKEN, value: {token}}}]}}]")

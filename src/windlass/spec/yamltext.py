@@ -40,6 +40,24 @@ TEXTS: Final = ("env",)
 FOREIGN_TEXTS: Final = ("env", "envs", "secrets", "data", "stringData")
 """Names of mappings in documents of other systems whose values stay text, as written in the file."""
 
+FOREIGN_BOOLEANS: Final = (
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "hostUsers",
+    "shareProcessNamespace",
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+    "runAsNonRoot",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "readOnlyRootFilesystem",
+    "readOnly",
+    "optional",
+)
+"""Fields of pods for which kubectl, which reads YAML 1.1, takes an unquoted `yes` or `off` as a boolean."""
+_BOOLEANS: Final = {"yes": True, "on": True, "no": False, "off": False}
+
 
 def plain_scalar(text: str) -> Any:
     """Returns the value of an unquoted scalar in YAML 1.2 (core schema); a number of more than 400 characters
@@ -213,9 +231,11 @@ class _Reader:
             value = self.sequence(events, path)
         else:
             value = plain_scalar(event.value) if event.implicit[0] and tag is None else event.value
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and len(path) > 1 and path[-2] in self.texts_below:
+            is_text = len(path) > 1 and path[-2] in self.texts_below
+            if is_text and isinstance(value, int | float) and not isinstance(value, bool):
                 value = event.value
+            elif self.is_foreign and not is_text and event.implicit[0] and path[-1] in FOREIGN_BOOLEANS:
+                value = _BOOLEANS.get(event.value.lower(), value)
         if tag is not None:
             return self.refuse(
                 line, path, f"{tag[:60]} is a tag", "write the value without it, in quotes if it is text"
