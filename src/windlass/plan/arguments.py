@@ -77,7 +77,8 @@ def hidden_launchers(job: Job) -> list[Note]:
     if job.script_kind != "program":
         return []
     # imported here to keep the start of supervisors fast
-    from windlass.spec.commandline import hidden_launcher, interpreter_by_path
+    from windlass.spec.commandline import hidden_launcher
+    from windlass.spec.pythonline import interpreter_by_path
 
     if (name := hidden_launcher(job.script_argv)) is not None:
         text = f"each rank starts {name} itself: its processes share one log, and meet no process of another rank"

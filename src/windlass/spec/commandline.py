@@ -41,13 +41,9 @@ from windlass.spec.launchers import (
 )
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
-from windlass.spec.runline import split_run
+from windlass.spec.pythonline import LAUNCHER_MODULES, PLAIN_PYTHON, python_command
 from windlass.spec.wrappers import ASSIGNMENT, PythonEnvironment, unwrap
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_PLAIN_PYTHON = ("python", "python3")
-_PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
-_SPACE = r"(?:\s|\\\n)+"
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
 _PROGRAMS = {
     "torchrun": TORCHRUN,
@@ -57,12 +53,7 @@ _PROGRAMS = {
     "accelerate-launch": ACCELERATE,
 }
 _TWO_WORDS = {("accelerate", "launch"): ACCELERATE, ("fabric", "run"): FABRIC}
-_LAUNCHER_MODULES = {
-    "torch.distributed.run": TORCHRUN,
-    "torch.distributed.launch": LAUNCH,
-    "accelerate.commands.launch": ACCELERATE,
-    "deepspeed.launcher.runner": DEEPSPEED,
-}
+_OPTIONS_OF_MODULES = dict(zip(LAUNCHER_MODULES, (TORCHRUN, LAUNCH, ACCELERATE, DEEPSPEED), strict=True))
 _OF_CLUSTERS = ("srun", "jsrun", "aprun", "prun")
 """Launchers of several processes that Windlass cannot translate."""
 
@@ -136,7 +127,9 @@ def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | 
 
 
 def _is_known(words: Sequence[str]) -> bool:
-    return bool(words) and (launcher_of(words) is not None or words[0].endswith(".py") or _python(words) is not None)
+    return bool(words) and (
+        launcher_of(words) is not None or words[0].endswith(".py") or python_command(words) is not None
+    )
 
 
 def _understood(
@@ -146,12 +139,12 @@ def _understood(
     program.
     """
     launcher = launcher_of(words)
-    python = _python(words)
-    typed = words[0] if words[0] in _PLAIN_PYTHON and "python" not in outer else None
+    python = python_command(words)
+    typed = words[0] if words[0] in PLAIN_PYTHON and "python" not in outer else None
     if launcher is not None:
         parsed = parsed or read_past_unknown(launcher.options, words[launcher.num_words :], launcher.program)
         if launcher.options in (MPIRUN, HOROVOD):
-            typed = parsed.rest[0] if parsed.rest[:1] and parsed.rest[0] in _PLAIN_PYTHON else None
+            typed = parsed.rest[0] if parsed.rest[:1] and parsed.rest[0] in PLAIN_PYTHON else None
             job = _mpi(parsed, name, caller.environ, outer)
         else:
             interpreter, env, _ = python or (_interpreter_beside(words[0]), {}, [])
@@ -183,7 +176,7 @@ def hidden_launcher(words: Sequence[str]) -> str | None:
 
     Arguments of a Python script are not searched.
     """
-    if launcher_of(words) is None and (words[0].endswith(".py") or _python(words) is not None):
+    if launcher_of(words) is None and (words[0].endswith(".py") or python_command(words) is not None):
         return None
     parts = [part for word in words for part in re.split(r"[\s;&|()]+", word) if part]
     for at, part in enumerate(parts):
@@ -193,12 +186,6 @@ def hidden_launcher(words: Sequence[str]) -> str | None:
         if launcher is not None:
             return launcher.program
     return None
-
-
-def interpreter_by_path(words: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the path of the interpreter that starts a Python script or module, and the line without it; else None."""
-    python = _python(words) if "/" in words[0] else None
-    return None if python is None else (words[0], shlex.join(python[2]))
 
 
 class Launch(NamedTuple):
@@ -219,8 +206,8 @@ def launcher_of(words: Sequence[str]) -> Launch | None:
         return Launch(1, _PROGRAMS[program], program)
     if options := _TWO_WORDS.get((program, words[1] if len(words) > 1 else "")):
         return Launch(2, options, f"{program} {words[1]}")
-    _, _, rest = _python(words) or (None, {}, [""])
-    if rest[0] == "-m" and (options := _LAUNCHER_MODULES.get(rest[1])):
+    _, _, rest = python_command(words) or (None, {}, [""])
+    if rest[0] == "-m" and (options := _OPTIONS_OF_MODULES.get(rest[1])):
         return Launch(len(words) - len(rest) + 2, options, rest[1])
     return None
 
@@ -303,48 +290,12 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, ou
     if ":" in words:
         parsed.problems.append(problem(":", "starts several programs, and a job is one", "make a job of each"))
     parsed.refuse_if_any()
-    if python := _python(words):
+    if python := python_command(words):
         interpreter, more, words = python
         fields |= _given(python=interpreter)
         env = more | env
     fields |= _given(env={**outer.get("env", {}), **env})
     return _job({"run": shlex.join(words), "launcher": "mpi", **outer, **fields}, words, name)
-
-
-def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]] | None:
-    """Returns the interpreter (None for plain `python`), the variables equivalent to its flags, and the words of the
-    script, `train.py …` or `-m module …`. Returns None if the line does not start a Python script, or if a flag has no
-    equivalent variable.
-    """
-    if not _PYTHON.fullmatch(stem(words[0])):
-        return None
-    env, at = {}, 1
-    while at < len(words) and words[at] in _PYTHON_FLAGS:
-        env[_PYTHON_FLAGS[words[at]]] = "1"
-        at += 1
-    rest = list(words[at:])
-    is_script = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
-    if not is_script and not (len(rest) > 1 and rest[0] == "-m"):
-        return None
-    return (None if words[0] in _PLAIN_PYTHON else words[0]), env, rest
-
-
-def script_of_python(run: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of a job that a `run` such as `python train.py` means, as on the command line.
-
-    Empty for other lines, for an interpreter with a folder, and for launchers: `python -m torch.distributed.run`.
-    """
-    try:
-        words = split_run(run, env)
-    except ValueError:
-        return {}
-    found = _python(words) if words and "/" not in words[0] and launcher_of(words) is None else None
-    if found is None:
-        return {}
-    interpreter, variables, rest = found
-    before = words[: len(words) - len(rest)]
-    match = re.match(rf"\s*{''.join(re.escape(word) + _SPACE for word in before)}", run)
-    return {} if match is None else {"run": run[match.end() :], **_given(python=interpreter, env=variables)}
 
 
 def stem(path: str) -> str:

@@ -42,6 +42,7 @@ from windlass.spec.names import (
 )
 from windlass.spec.positions import Path, found
 from windlass.spec.problems import MISSING, refuse, refuse_all
+from windlass.spec.pythonline import script_of_python
 from windlass.spec.runline import kind_of, needs_a_shell, split_run
 from windlass.spec.sections import (
     Checkpoint,
@@ -212,10 +213,8 @@ class Job(Document):
         if not isinstance(given, Mapping):
             return given
         run, env = given.get("run"), given.get("env", {})
-        if not isinstance(run, str) or not isinstance(env, Mapping) or not re.match(r"\s*python", run):
+        if not isinstance(run, str) or not isinstance(env, Mapping):
             return given
-        from windlass.spec.commandline import script_of_python  # imported here because it imports this module
-
         fields = script_of_python(run, {str(name): str(value) for name, value in env.items()})
         if "env" in fields:
             fields["env"] |= env
