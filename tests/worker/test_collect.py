@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.deep import deep_tree
 
-from windlass.worker.collect import Collection, matches
+from windlass.worker.collect import Collection, matches, step_of_clock
 from windlass.worker.protocol import CodeFiles, CollectSpec, SavedState
 
 
@@ -32,9 +32,11 @@ class Folder:
         while write(tmp_path / "probe").stat().st_ctime <= self.since:
             pass  # file system clocks may have a resolution of 10 ms
 
-    def collection(self, *patterns: str, skip: tuple[str, ...] = (), shared: bool = True, **env: str) -> Collection:
+    def collection(
+        self, *patterns: str, skip: tuple[str, ...] = (), shared: bool = True, clock_step: float = 0.0, **env: str
+    ) -> Collection:
         request = CollectSpec(patterns, skip, shared, self.since)
-        return Collection(request, str(self.code), str(self.output), env)
+        return Collection(request, str(self.code), str(self.output), env, clock_step)
 
     def collect(self, *patterns: str, node: int = 0, shared: bool = True, began: float = 0.0) -> CodeFiles:
         found = self.collection(*patterns, shared=shared)
@@ -156,6 +158,24 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
     assert folder.copied() == ["out/latest.pt", "out/step-2.pt"]
     assert (folder.output / "out/latest.pt").read_text() == "new"
     assert report.problems == ("away leads out of the code folder and was skipped",)
+
+
+def test_files_are_collected_after_the_clock_was_set_back_during_the_run(folder: Folder) -> None:
+    folder.write("a.pt")
+    folder.since += 3600  # when the run began, the clock was an hour ahead
+    assert folder.collection("*.pt").wanted() == []
+    found = folder.collection("*.pt", clock_step=-3600.0)
+    assert [one.path for one in found.wanted()] == ["a.pt"]
+    assert found.report(0.0).problems == (
+        "the clock was set back by 3,600 s during the run, so files that changed up to 3,600 s before it count as new",
+    )
+
+
+def test_clock_step_is_the_difference_of_the_passed_wall_and_monotonic_time() -> None:
+    assert step_of_clock(began=(1000.0, 50.0), now=(1010.0, 60.0)) == 0.0
+    assert step_of_clock(began=(1000.0, 50.0), now=(1009.5, 60.0)) == 0.0, "less than a second is no step"
+    assert step_of_clock(began=(1000.0, 50.0), now=(1900.0, 60.0)) == 0.0, "no file is missed after a step ahead"
+    assert step_of_clock(began=(1000.0, 50.0), now=(910.0, 60.0)) == -100.0
 
 
 def test_immediate_stop_ends_the_copy_without_partial_file(folder: Folder) -> None:

@@ -40,6 +40,8 @@ CACHE_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "KERAS_HOME", "XDG_CACHE_HOME",
     "PIP_CACHE_DIR", "UV_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
 )  # fmt: skip
+MIN_STEP_SECONDS = 1.0
+"""Smallest change of the clock that counts as setting it back; smaller ones are corrections of its rate."""
 KERNEL = ("/proc", "/sys", "/dev")
 """Kernel file systems, which are skipped: some of their files always look new, some never end."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -61,11 +63,13 @@ class Stopped(Exception):
 class Collection:
     """New and changed files of one code folder when a node ends."""
 
-    def __init__(self, request: CollectSpec, code: str, output: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, request: CollectSpec, code: str, output: str, env: Mapping[str, str], clock_step: float = 0.0
+    ) -> None:
         """`env` is the environment of the ranks. Cache folders that its variables name are skipped, wherever
-        they are.
+        they are. `clock_step` is the result of `step_of_clock` at the end of the node.
         """
-        self.request = request
+        self.request = request.replace(since=request.since + clock_step)
         self.code = os.path.realpath(code)
         self.output = output
         named = [env[name] for name in CACHE_VARIABLES if env.get(name)]
@@ -75,6 +79,11 @@ class Collection:
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
         self._skipped |= {one for one in KERNEL if not _is_below(self.code, one)}
         self._problems: list[str] = []
+        if clock_step:
+            self._problems.append(
+                f"the clock was set back by {-clock_step:,.0f} s during the run, so files that changed up to "
+                f"{-clock_step:,.0f} s before it count as new"
+            )
         self._is_cut = False
         self.has_none = False
         """Whether no file matches the patterns."""
@@ -272,6 +281,16 @@ class Collection:
 
     def _is_inside(self, path: str) -> bool:
         return _is_below(self._real(path), self.code)
+
+
+def step_of_clock(began: tuple[float, float], now: tuple[float, float]) -> float:
+    """Returns the seconds by which the clock was set back between two times, as a negative number; 0 if it was not.
+
+    Each time is given in Unix seconds and in monotonic seconds. Files written after such a step have a `ctime` that may
+    be before the start of the run.
+    """
+    step = (now[0] - began[0]) - (now[1] - began[1])
+    return step if step < -MIN_STEP_SECONDS else 0.0
 
 
 def _is_below(path: str, folder: str) -> bool:

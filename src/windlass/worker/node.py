@@ -107,6 +107,8 @@ class Node:
         self._helpers: set[int] = set()
         """Ids of processes that no rank has started: the poller of preemption notices, and processes of the setup
         script."""
+        self._clock_began = time.time(), time.monotonic()
+        """Unix seconds and monotonic seconds at the start of the node."""
         self._began = time.time() if spec.attempt > 1 else 0.0
         """Unix seconds at which the attempt began, 0 for the first attempt. Older outputs are from earlier attempts."""
         self.own_failures: list[RankFailure] = []
@@ -184,14 +186,16 @@ class Node:
         """
         if (request := self.spec.collect) is None:
             return None
-        from windlass.worker.collect import Collection  # imported late, to not delay the report of a failure
+        # imported late, to not delay the report of a failure
+        from windlass.worker.collect import Collection, step_of_clock
 
         def is_stop_requested() -> bool:
             return self._is_stop_requested(0.0)
 
         env = {**os.environ, **self.spec.env}
         request = request.replace(since=request.since or self.spec.since)
-        found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
+        step = step_of_clock(self._clock_began, (time.time(), time.monotonic()))
+        found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env, step)
         try:
             if request.patterns:
                 self.events.add(CollectionBegan(time.time(), 0, 0))  # searching for files may take long
@@ -202,7 +206,7 @@ class Node:
                 found.copy(
                     wanted,
                     node=self.spec.node,
-                    began=self._began,
+                    began=self._began + step,
                     is_first=is_first,
                     is_stop_requested=is_stop_requested,
                 )
