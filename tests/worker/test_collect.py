@@ -160,6 +160,25 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
     assert report.problems == ("away leads out of the code folder and was skipped",)
 
 
+def test_link_to_a_folder_of_the_code_folder_is_followed_if_a_pattern_names_it(folder: Folder) -> None:
+    folder.write("runs/v1/model.pt", "new")
+    (folder.code / "latest").symlink_to("runs/v1")
+    report = folder.collect("./latest")
+    assert (folder.copied(), report.problems, report.has_none) == (["latest/model.pt"], (), False)
+
+
+def test_old_link_to_a_file_that_the_run_has_changed_is_collected(tmp_path: Path) -> None:
+    write(tmp_path / "code" / "best.pt").with_name("latest.pt").symlink_to("best.pt")
+    write(tmp_path / "elsewhere")
+    (tmp_path / "code" / "away.pt").symlink_to(tmp_path / "elsewhere")
+    folder = Folder(tmp_path)
+    assert folder.collection("*.pt").wanted() == []
+    folder.write("best.pt", "new")
+    write(tmp_path / "elsewhere", "new")
+    folder.collect("latest.pt", "away.pt")
+    assert folder.copied() == ["latest.pt"]
+
+
 def test_files_are_collected_after_the_clock_was_set_back_during_the_run(folder: Folder) -> None:
     folder.write("a.pt")
     folder.since += 3600  # when the run began, the clock was an hour ahead

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
+import itertools
 import math
 import os
 import re
@@ -106,12 +107,14 @@ class Collection:
 
     def _matching(self, pattern: str, is_stop_requested: Callable[[], bool]) -> Iterator[File]:
         """Yields the files that match one pattern. If a folder matches, yields all files in the folder."""
-        plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
-        start = plain[0].rstrip("/") if plain else ""
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        plain = list(itertools.takewhile(lambda part: not re.search(r"[*?\[]", part), parts))
+        if len(plain) == len(parts) and not os.path.isdir(self._real("/".join(plain))):
+            plain = plain[:-1]
+        start = "/".join(plain)
         if not self._is_inside(start):
             self._problems.append(f"{start} leads out of the code folder and was skipped")
             return
-        parts = [part for part in pattern.split("/") if part not in ("", ".")]
         found = self._changed(start, is_stop_requested=is_stop_requested)
         yield from (one for one in found if matches(one.path.split("/"), parts))
 
@@ -269,12 +272,12 @@ class Collection:
         return bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped or any(map(os.path.exists, marks))
 
     def _file(self, entry: os.DirEntry[str], path: str) -> File | None:
-        if entry.stat(follow_symlinks=False).st_ctime <= self.request.since:
-            return None
+        """Returns a file, or the file to which a link leads, if the file or the link has changed."""
         if entry.is_symlink() and not self._is_inside(path):
             return None
         status = entry.stat()
-        return File(path, status) if stat.S_ISREG(status.st_mode) else None
+        changed_at = max(status.st_ctime, entry.stat(follow_symlinks=False).st_ctime)
+        return File(path, status) if changed_at > self.request.since and stat.S_ISREG(status.st_mode) else None
 
     def _real(self, path: str) -> str:
         return os.path.realpath(os.path.join(self.code, path))
