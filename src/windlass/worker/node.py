@@ -107,10 +107,8 @@ class Node:
         self._helpers: set[int] = set()
         """Ids of processes that no rank has started: the poller of preemption notices, and processes of the setup
         script."""
-        self._clock_began = time.time(), time.monotonic()
+        self._began = time.time(), time.monotonic()
         """Unix seconds and monotonic seconds at the start of the node."""
-        self._began = time.time() if spec.attempt > 1 else 0.0
-        """Unix seconds at which the attempt began, 0 for the first attempt. Older outputs are from earlier attempts."""
         self.own_failures: list[RankFailure] = []
         """Failures of ranks that could not be started, and of an external launcher."""
 
@@ -194,7 +192,7 @@ class Node:
 
         env = {**os.environ, **self.spec.env}
         request = request.replace(since=request.since or self.spec.since)
-        step = step_of_clock(self._clock_began, (time.time(), time.monotonic()))
+        step = step_of_clock(self._began, (time.time(), time.monotonic()))
         found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env, step)
         try:
             if request.patterns:
@@ -206,7 +204,7 @@ class Node:
                 found.copy(
                     wanted,
                     node=self.spec.node,
-                    began=self._began + step,
+                    began=self._began[0] + step if self.spec.attempt > 1 else 0.0,
                     is_first=is_first,
                     is_stop_requested=is_stop_requested,
                 )
