@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -107,6 +108,34 @@ def test_link_to_outside_the_folder_is_refused(folder: Path) -> None:
     (folder / "secrets").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match=r"secrets is a link that leads out"):
         pack(folder, LIMIT, {})
+
+
+@pytest.mark.parametrize(
+    ("target", "rule", "hint"),
+    [
+        (".git/annex/objects/a.bin", "built-in rule .git excludes it", "data:"),
+        ("cache/a.bin", ".gitignore:1 /cache/ excludes it", "!/cache in .windlassignore"),
+        ("cache", ".gitignore:1 /cache/ excludes it", "!/cache in .windlassignore"),
+        ("own.bin", ".windlassignore:1 own.bin excludes it", "!/own.bin in .windlassignore"),
+        ("empty", "which is not sent", "data:"),
+    ],
+)
+def test_link_to_a_file_that_is_not_packed_is_refused(folder: Path, target: str, rule: str, hint: str) -> None:
+    write(folder, _dot_git__annex__objects__a_dot_bin="1", cache__a_dot_bin="1", own_dot_bin="1")
+    write(folder, _dot_gitignore="/cache/\n", _dot_windlassignore="own.bin\n")
+    (folder / "empty").mkdir()
+    (folder / "data" / "train.bin").symlink_to(folder / target)
+    with pytest.raises(
+        UsageError, match=rf"train\.bin is a link to {re.escape(target)}, .*{re.escape(rule)}"
+    ) as caught:
+        pack(folder, LIMIT, {})
+    assert hint in caught.value.hint
+
+
+def test_links_to_packed_folders_stay_links(folder: Path) -> None:
+    (folder / "module").symlink_to("package")
+    (folder / "package" / "top").symlink_to("..")
+    assert {"code/module", "code/package/top"} <= set(names(pack(folder, LIMIT, {})))
 
 
 def test_oversized_folder_is_refused_before_reading_and_the_largest_files_are_named(folder: Path) -> None:

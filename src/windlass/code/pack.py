@@ -1,7 +1,7 @@
 """Packs a code folder into one reproducible archive: the same files give the same bytes and digest.
 
-Files excluded by `selection.py` are not packed. Links are kept if their target is inside the folder, and refused if it
-is outside; sockets, devices and pipes are skipped.
+Files excluded by `selection.py` are not packed. Links are kept if their target is packed too, and refused if it is
+outside of the folder or excluded; sockets, devices and pipes are skipped.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import stat
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
-from windlass.code.selection import ExcludedEntries, refuse_credentials, select
+from windlass.code.selection import BUILT_IN, OWN, ExcludedEntries, File, Selection, refuse_credentials, select
 from windlass.errors import UsageError
 
 CODE: Final = "code"
@@ -56,8 +56,8 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
     """Creates an archive with a folder, as `code`, and with the files and packages in `added`, under their names.
 
     `limit` is the maximum number of bytes before compression, which is checked before any file is read. `environ`
-    locates the user's git configuration. Raises UsageError for an oversized folder, files with credentials, a link to
-    outside the folder, and a file that cannot be read.
+    locates the user's git configuration. Raises UsageError for an oversized folder, files with credentials, a link
+    whose target is not packed, and a file that cannot be read.
     """
     selection = select(folder, environ)
     others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
@@ -71,23 +71,23 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
             f"largest: {_listed(largest)}; list files that are not code in .windlassignore",
         )
     refuse_credentials(selection.files, folder)
-    members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]
+    _refuse_links(selection, folder)
+    members = [(f"{CODE}/{file.name}", file.path) for file in selection.files]
     # Files of added packages may be links, created by an installer, so their targets are packed.
-    data = archive_of([*members, *((name, path.resolve(), path.parent) for name, path in others)])
+    data = archive_of([*members, *((name, path.resolve()) for name, path in others)])
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
-def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
-    """Creates a gzipped tar of files. `members` has the name in the archive, the path, and the folder that a link must
-    not leave.
+def archive_of(members: Iterable[tuple[str, Path]]) -> bytes:
+    """Creates a gzipped tar of files. `members` has the name in the archive and the path.
 
-    The same files give the same bytes. Raises UsageError for a link to outside the folder and for an unreadable file.
+    The same files give the same bytes. Raises UsageError for an unreadable file.
     """
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, path, folder in members:
-            _add(archive, name, path, folder)
+        for name, path in members:
+            _add(archive, name, path)
     return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
 
 
@@ -98,14 +98,12 @@ def _added(name: str, path: Path) -> list[tuple[str, Path]]:
     return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     """Adds one file without owner and time; of the file mode, only the executable bit is kept."""
     entry = tarfile.TarInfo(name)
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
     if stat.S_ISLNK(found.st_mode):
-        if leads_out(path, folder):
-            raise UsageError(f"{path} is a link that leads out of {folder}", "copy what it leads to, or ignore it")
         entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(os.path.realpath(path), path.parent.resolve())
         archive.addfile(entry)
         return
@@ -115,6 +113,32 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "name it in .windlassignore") from error
     entry.size = len(data)
     archive.addfile(entry, io.BytesIO(data))
+
+
+def _refuse_links(selection: Selection, folder: Path) -> None:
+    """Raises UsageError for a link whose target exists here, and would not where the archive is extracted."""
+    links = [file.path for file in selection.files if file.is_link]
+    packed = _names_and_folders(selection.files) if links else set()
+    for path in links:
+        if leads_out(path, folder):
+            raise UsageError(f"{path} is a link that leads out of {folder}", "copy what it leads to, or ignore it")
+        target = Path(os.path.realpath(path))
+        name = target.relative_to(folder.resolve()).as_posix()
+        if name in packed or not target.exists():
+            continue
+        entry = selection.excluded_entry(name)
+        source, pattern = selection.excluded[entry] if entry is not None else ("", "")
+        send_too = f"; to send the target too, write !/{entry} in {OWN}" if source not in ("", BUILT_IN) else ""
+        raise UsageError(
+            f"{path} is a link to {name}, which is not sent{f': {source} {pattern} excludes it' if source else ''}",
+            f"list the link in {OWN}, and name a data set in data:{send_too}",
+        )
+
+
+def _names_and_folders(files: Iterable[File]) -> set[str]:
+    """Returns the names of files, and of all folders that contain one; `.` is the folder itself."""
+    names = {file.name for file in files}
+    return names | {str(parent) for name in names for parent in PurePosixPath(name).parents}
 
 
 def leads_out(path: Path, folder: Path) -> bool:

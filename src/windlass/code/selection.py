@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from windlass.code.credentials import is_credential
@@ -50,6 +50,7 @@ class File:
     num_bytes: int
     is_named: bool = False
     """Whether a `!` line of `.windlassignore` matches the file."""
+    is_link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,11 @@ class ExcludedEntries:
 
 @dataclass(slots=True)
 class Selection:
-    """The selected files of a folder, and the number of entries excluded by each rule."""
+    """The selected files of a folder, and the entries that rules exclude."""
 
     files: list[File] = field(default_factory=list)
-    excluded: Counter[tuple[str, str]] = field(default_factory=Counter)
+    excluded: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Source and pattern of the rule, by name of the excluded entry; the contents of folders are not listed."""
     max_entries: int | None = None
     num_entries: int = 0
 
@@ -80,8 +82,13 @@ class Selection:
 
     def counted(self) -> tuple[ExcludedEntries, ...]:
         """Rules that excluded entries, in descending order of the number of entries."""
-        ordered = sorted(self.excluded.items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(Counter(self.excluded.values()).items(), key=lambda item: (-item[1], item[0]))
         return tuple(ExcludedEntries(source, pattern, many) for (source, pattern), many in ordered)
+
+    def excluded_entry(self, name: str) -> str | None:
+        """Returns the excluded entry that is, or contains, the file or folder `name`; None if there is none."""
+        path = PurePosixPath(name)
+        return next((one for one in map(str, (path, *path.parents)) if one in self.excluded), None)
 
 
 def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None = None) -> Selection:
@@ -152,13 +159,13 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
         is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):
             # the data cache of Windlass
-            found.excluded[BUILT_IN, entry.name] += 1
+            found.excluded[path.relative_to(root).as_posix()] = BUILT_IN, entry.name
             continue
         name = os.fsencode(path)
         ours = last_match(own, name, is_folder=is_folder)
         rule = ours or last_match(git, name, is_folder=is_folder)
         if rule is not None and not rule.keeps:
-            found.excluded[rule.source, rule.pattern] += 1
+            found.excluded[path.relative_to(root).as_posix()] = rule.source, rule.pattern
         elif is_folder:
             _walk(found, root, path, rules)
         else:
@@ -172,5 +179,6 @@ def _file(path: Path, root: Path, *, is_named: bool) -> Iterator[File]:
     except FileNotFoundError:
         return  # the file was removed since the folder was listed
     if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
-        num_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
-        yield File(path.relative_to(root).as_posix(), path, num_bytes, is_named)
+        is_link = stat.S_ISLNK(status.st_mode)
+        num_bytes = 0 if is_link else status.st_size
+        yield File(path.relative_to(root).as_posix(), path, num_bytes, is_named, is_link)

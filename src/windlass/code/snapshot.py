@@ -54,14 +54,14 @@ def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENT
     UsageError.
     """
     files = select(folder, environ, max_entries=max_entries).files
-    files = [file for file in files if not (file.path.is_symlink() and leads_out(file.path, folder))]
+    files = [file for file in files if not (file.is_link and leads_out(file.path, folder))]
     if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
         raise UsageError(
             f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
             "list files that are not code in .windlassignore",
         )
     secret = set(with_credentials(files))
-    return archive_of((f"{CODE}/{file.name}", file.path, folder) for file in files if file.name not in secret)
+    return archive_of((f"{CODE}/{file.name}", file.path) for file in files if file.name not in secret)
 
 
 def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:

@@ -27,7 +27,7 @@ SPARE_BYTES: Final = 1 << 30
 
 def packed(folder: Path) -> bytes:
     """Returns the archive of a model's folder: the same files give the same bytes. Raises UsageError."""
-    return archive_of((name, path.resolve(), folder) for name, path in files_in(folder))
+    return archive_of((name, path.resolve()) for name, path in files_in(folder))
 
 
 def model_files(asked: DeploymentRequest, target: KubernetesTarget) -> tuple[ModelFiles, bytes]:
