@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import ItemsView
 from pathlib import Path
 
 import pytest
 
 from windlass.actions import serving
-from windlass.code.pack import Packed, pack
+from windlass.code.pack import Packed, archive_of, pack
 from windlass.code.selection import HOME
 from windlass.errors import UsageError
 from windlass.runs import private
@@ -149,6 +150,35 @@ def test_added_files_are_packed_next_to_the_folder_regardless_of_ignore_files(fo
     packed = pack(folder, LIMIT, {}, {"travel/package": package, "travel/one.py": package / "run.py"})
     assert names(packed)[3:] == ["travel/one.py", "travel/package/run.py", "travel/package/sub/x.py"]
     assert (packed.num_added, packed.added_bytes, len(packed.files)) == (3, 3, 3)
+
+
+def test_broken_link_in_an_added_package_is_skipped(folder: Path, tmp_path: Path) -> None:
+    package = write(tmp_path / "package", run_dot_py="1")
+    (package / ".#run.py").symlink_to("ada@laptop.4711")  # the lock of an editor
+    assert pack(folder, LIMIT, {}, {"travel/package": package}).num_added == 1
+
+
+class Removing(dict[str, Path]):
+    """Files to add, which are listed after the files of the folder are selected; listing them removes `gone`."""
+
+    gone: Path
+
+    def items(self) -> ItemsView[str, Path]:
+        self.gone.unlink()
+        return super().items()
+
+
+def test_file_that_is_removed_while_the_folder_is_packed_is_skipped(folder: Path) -> None:
+    added = Removing(one=folder / "train.py")
+    added.gone = folder / "package" / "model.py"
+    packed = pack(folder, LIMIT, {}, added)
+    assert names(packed) == ["code/data/big.bin", "code/train.py", "one"]
+    assert [name for name, _ in packed.files] == ["data/big.bin", "train.py"]
+
+
+def test_file_whose_folder_became_a_file_is_an_error_that_names_it(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"x cannot be read: Not a directory"):
+        archive_of([("code/train.py", folder / "train.py" / "x")])
 
 
 def test_credentials_are_refused_before_anything_is_packed(folder: Path) -> None:

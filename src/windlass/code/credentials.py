@@ -63,7 +63,8 @@ detect service accounts, npm tokens and kubeconfig files."""
 def is_credential(name: str, path: Path, num_bytes: int) -> bool:
     """Whether a file contains credentials, judged by its path in the folder, `name`, and by its first bytes.
 
-    For a link, only the name is checked. Raises OSError for a file that cannot be read.
+    For a link, only the name is checked; a file that no longer exists has none. Raises OSError for a file that cannot
+    be read.
     """
     lower = name.lower()
     last = lower.rpartition("/")[2]
@@ -80,8 +81,11 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 
 def _has_credential_content(last: str, path: Path, num_bytes: int) -> bool:
     kinds = [contents for name, contents in _CONTENTS if name.fullmatch(last)]
-    with path.open("rb") as file:
-        head = file.read(MAX_BYTES if kinds and num_bytes <= MAX_BYTES else HEAD_BYTES)
+    try:
+        with path.open("rb") as file:
+            head = file.read(MAX_BYTES if kinds and num_bytes <= MAX_BYTES else HEAD_BYTES)
+    except FileNotFoundError:
+        return False
     if _PRIVATE_KEY.match(head):
         return True
     return any(all(content.search(head) for content in contents) for contents in kinds)

@@ -6,13 +6,14 @@ outside of the folder or excluded; sockets, devices and pipes are skipped.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -61,7 +62,7 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
     """
     selection = select(folder, environ)
     others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
-    added_bytes = sum(path.stat().st_size for _, path in others)
+    added_bytes = sum(size for _, _, size in others)
     total = sum(file.num_bytes for file in selection.files) + added_bytes
     files = tuple((file.name, file.num_bytes) for file in selection.files)
     if total > limit:
@@ -74,45 +75,50 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
     _refuse_links(selection, folder)
     members = [(f"{CODE}/{file.name}", file.path) for file in selection.files]
     # Files of added packages may be links, created by an installer, so their targets are packed.
-    data = archive_of([*members, *((name, path.resolve()) for name, path in others)])
+    data, vanished = archive_of([*members, *((name, path.resolve()) for name, path, _ in others)])
+    files = tuple(file for file in files if f"{CODE}/{file[0]}" not in vanished)
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
-def archive_of(members: Iterable[tuple[str, Path]]) -> bytes:
-    """Creates a gzipped tar of files. `members` has the name in the archive and the path.
+def archive_of(members: Iterable[tuple[str, Path]]) -> tuple[bytes, frozenset[str]]:
+    """Creates a gzipped tar of files. `members` has the name in the archive and the path. Also returns the names of
+    files that no longer exist, which are skipped.
 
     The same files give the same bytes. Raises UsageError for an unreadable file.
     """
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, path in members:
-            _add(archive, name, path)
-    return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
+        vanished = frozenset(name for name, path in members if not _add(archive, name, path))
+    return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0), vanished
 
 
-def _added(name: str, path: Path) -> list[tuple[str, Path]]:
-    """Returns pairs of archive name and path: one for a file, or one for each file of a Python package."""
-    if path.is_file():
-        return [(name, path)]
-    return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
+def _added(name: str, path: Path) -> Iterator[tuple[str, Path, int]]:
+    """Yields archive name, path and size: of one file, or of each file of a Python package."""
+    for file in [path] if path.is_file() else path.rglob("*.py"):
+        with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed, or the lock of an editor
+            yield (name if file == path else f"{name}/{file.relative_to(path).as_posix()}"), file, file.stat().st_size
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    """Adds one file without owner and time; of the file mode, only the executable bit is kept."""
-    entry = tarfile.TarInfo(name)
-    found = path.lstat()
-    entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
-    if stat.S_ISLNK(found.st_mode):
-        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(os.path.realpath(path), path.parent.resolve())
-        archive.addfile(entry)
-        return
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> bool:
+    """Adds one file without owner and time; of the file mode, only the executable bit is kept. Returns False if the
+    file no longer exists.
+    """
+    entry, data = tarfile.TarInfo(name), b""
     try:
-        data = path.read_bytes()
+        found = path.lstat()
+        if not (is_link := stat.S_ISLNK(found.st_mode)):
+            data = path.read_bytes()
+    except FileNotFoundError:
+        return False
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "name it in .windlassignore") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", f"name it in {OWN}") from error
+    entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
     entry.size = len(data)
+    if is_link:
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.path.relpath(os.path.realpath(path), path.parent.resolve())
     archive.addfile(entry, io.BytesIO(data))
+    return True
 
 
 def _refuse_links(selection: Selection, folder: Path) -> None:

@@ -61,7 +61,7 @@ def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENT
             "list files that are not code in .windlassignore",
         )
     secret = set(with_credentials(files))
-    return archive_of((f"{CODE}/{file.name}", file.path) for file in files if file.name not in secret)
+    return archive_of((f"{CODE}/{file.name}", file.path) for file in files if file.name not in secret)[0]
 
 
 def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:

@@ -27,7 +27,10 @@ SPARE_BYTES: Final = 1 << 30
 
 def packed(folder: Path) -> bytes:
     """Returns the archive of a model's folder: the same files give the same bytes. Raises UsageError."""
-    return archive_of((name, path.resolve()) for name, path in files_in(folder))
+    archive, vanished = archive_of((name, path.resolve()) for name, path in files_in(folder))
+    if vanished:
+        raise UsageError(f"{', '.join(sorted(vanished))} was removed from {folder} meanwhile", "deploy the model again")
+    return archive
 
 
 def model_files(asked: DeploymentRequest, target: KubernetesTarget) -> tuple[ModelFiles, bytes]:
