@@ -140,10 +140,32 @@ def test_linked_folder_uses_the_rules_of_its_own_repository(repo: Path, home: Pa
 
 
 def test_nested_repository_is_packed_without_history_by_its_own_rules(repo: Path, home: Path) -> None:
-    write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/y.tmp": "", ".gitignore": "*.tmp\n"})
+    write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/y.tmp": "", "job/y.tmp": "", ".gitignore": "*.tmp"})
     git(repo / "job" / "lib", home, "init", "-q")
     write(repo, {"job/lib/.git/info/exclude": "*.log\n"})
-    assert chosen(repo / "job", home) == ["data/a.bin", "lib/x.py", "train.py"]
+    assert chosen(repo / "job", home) == ["data/a.bin", "lib/x.py", "lib/y.tmp", "train.py"]
+
+
+def test_tracked_files_of_a_submodule_are_selected_although_the_outer_repository_ignores_their_names(
+    repo: Path, home: Path, tmp_path: Path
+) -> None:
+    lib = write(tmp_path / "lib", {"data/__init__.py": "", "own.log": "", "top": ""})
+    git(lib, home, "init", "-q")
+    git(lib, home, "add", ".")
+    git(lib, home, "commit", "-q", "-m", "x")
+    git(repo, home, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(lib), "job/lib")
+    write(repo, {".gitignore": "data/\n*.log\n", "job/data/__init__.py": ""})
+    assert chosen(repo / "job", home) == ["lib/data/__init__.py", "lib/own.log", "lib/top", "train.py"]
+
+
+def test_global_and_windlass_ignore_files_apply_in_a_nested_repository(repo: Path, home: Path) -> None:
+    write(
+        repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/x.ckpt": "", "job/lib/sub/top": "", "job/lib/top": ""}
+    )
+    git(repo / "job" / "lib", home, "init", "-q")
+    write(home, {".config/git/ignore": "*.log\n/top\n"})
+    write(repo, {"job/.windlassignore": "*.ckpt\n/data/\n"})
+    assert chosen(repo / "job", home) == [".windlassignore", "lib/sub/top", "lib/x.py", "train.py"]
 
 
 def test_exclude_file_of_a_submodule_applies(repo: Path, home: Path) -> None:

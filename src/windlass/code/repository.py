@@ -50,10 +50,10 @@ def git_folder(root: Path) -> Path | None:
         return found  # a submodule, unlike a linked worktree, has its own git folder
 
 
-def excluded_by(root: Path) -> list[Rule]:
-    """Returns the rules of `.git/info/exclude` of the work tree at `root`; empty if `root` is not a work tree."""
+def excluded_by(root: Path) -> list[Rule] | None:
+    """Returns the rules of `.git/info/exclude` of the work tree at `root`; None if `root` is not a work tree."""
     found = git_folder(root)
-    return [] if found is None else rules_of(found / "info" / "exclude", root, shown=".git/info/exclude", follow=True)
+    return None if found is None else rules_of(found / "info" / "exclude", root, shown=".git/info/exclude", follow=True)
 
 
 def user_rules(folder: Path, environ: Mapping[str, str]) -> list[Rule]:

@@ -2,8 +2,9 @@
 
 Rules are read from the user's global ignore file, `.git/info/exclude`, `.gitignore` of the folders from the root of the
 repository down, and `.windlassignore` of the same folders; the last match decides. As in git, nothing below an ignored
-folder is included again. Unlike in git, a tracked file that matches a rule is excluded, so that the result does not
-depend on git. The code folder itself is selected even if a rule matches it.
+folder is included again, and git's rules end at the root of a nested repository. Unlike in git, a tracked file that
+matches a rule is excluded, so that the result does not depend on git. The code folder itself is selected even if a rule
+matches it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -37,7 +38,8 @@ BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
 """Maximum number of files with credentials that the error lists."""
 Rules = tuple[list[list[Rule]], list[list[Rule]]]
-"""Rules of git's ignore files, and rules of `.windlassignore` files, each in ascending order of precedence."""
+"""Rules of git's ignore files, the user's first, and rules of `.windlassignore` files, each in ascending order of
+precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +138,20 @@ def refuse_credentials(files: list[File], folder: Path) -> None:
 
 
 def _inside(place: Path, root: Path, rules: Rules) -> Rules:
-    """Returns the rules for the entries of the folder `place`: first the rules of the folders above, then its own."""
+    """Returns the rules for the entries of the folder `place`: first the rules of the folders above, then its own.
+
+    In the root of a nested repository or submodule, only the user's rules remain of the rules of git above.
+    """
 
     def rules_in(name: str) -> list[Rule]:
         return rules_of(place / name, place, shown=os.path.relpath(place / name, root))
 
     git, own = rules
-    return [*git, excluded_by(place), rules_in(GIT)], [*own, rules_in(OWN)]
+    excluded = excluded_by(place)
+    if excluded is not None:
+        of_user = [replace(rule, base=os.fsencode(place)) for rule in git[0]]
+        git = [of_user, excluded]
+    return [*git, rules_in(GIT)], [*own, rules_in(OWN)]
 
 
 def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
