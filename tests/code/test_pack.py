@@ -89,6 +89,17 @@ def test_ignore_files_match_as_in_git(folder: Path) -> None:
     assert not {"code/runs/a.log", "code/sub/runs/b.log", "code/data/big.bin"} & set(found)
 
 
+def test_folders_at_the_top_that_git_ignores_are_packed_without_contents(folder: Path) -> None:
+    write(folder, outputs__model_dot_pt="1", package__logs__a="1", wandb__run="1", _dot_venv__x="1", a_dot_log="1")
+    (folder / ".gitignore").write_text("outputs/\nlogs/\n.venv/\n*.log\n")
+    (folder / ".windlassignore").write_text("/data/\n/wandb/\n")
+    packed = pack(folder, LIMIT, {})
+    with tarfile.open(fileobj=io.BytesIO(packed.data)) as tar:
+        folders = [entry for entry in tar if entry.isdir()]
+    assert [(entry.name, entry.mode, entry.mtime) for entry in folders] == [("code/outputs", 0o755, 0)]
+    assert "outputs" not in dict(packed.files)
+
+
 def test_git_data_caches_and_pipes_are_not_packed(folder: Path) -> None:
     write(folder, _dot_git__config="secret", __pycache__="x")
     (folder / "package" / "__pycache__").mkdir()

@@ -1,7 +1,8 @@
 """Packs a code folder into one reproducible archive: the same files give the same bytes and digest.
 
 Files excluded by `selection.py` are not packed. Links are kept if their target is packed too, and refused if it is
-outside of the folder or excluded; sockets, devices and pipes are skipped.
+outside of the folder or excluded; sockets, devices and pipes are skipped. Folders at the top that git ignores are
+packed without their contents, because scripts save into them without creating them.
 """
 
 from __future__ import annotations
@@ -75,21 +76,26 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
     _refuse_links(selection, folder)
     members = [(f"{CODE}/{file.name}", file.path) for file in selection.files]
     # Files of added packages may be links, created by an installer, so their targets are packed.
-    data, vanished = archive_of([*members, *((name, path.resolve()) for name, path, _ in others)])
+    members += [(name, path.resolve()) for name, path, _ in others]
+    data, vanished = archive_of(members, [f"{CODE}/{name}" for name in selection.ignored_folders])
     files = tuple(file for file in files if f"{CODE}/{file[0]}" not in vanished)
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
-def archive_of(members: Iterable[tuple[str, Path]]) -> tuple[bytes, frozenset[str]]:
-    """Creates a gzipped tar of files. `members` has the name in the archive and the path. Also returns the names of
-    files that no longer exist, which are skipped.
+def archive_of(members: Iterable[tuple[str, Path]], empty_folders: Iterable[str] = ()) -> tuple[bytes, frozenset[str]]:
+    """Creates a gzipped tar of files and empty folders. `members` has the name in the archive and the path of each
+    file. Also returns the names of files that no longer exist, which are skipped.
 
     The same files give the same bytes. Raises UsageError for an unreadable file.
     """
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
         vanished = frozenset(name for name, path in members if not _add(archive, name, path))
+        for name in empty_folders:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
     return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0), vanished
 
 

@@ -73,6 +73,8 @@ class Selection:
     files: list[File] = field(default_factory=list)
     excluded: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Source and pattern of the rule, by name of the excluded entry; the contents of folders are not listed."""
+    ignored_folders: list[str] = field(default_factory=list)
+    """Names of folders at the top that git ignores, where scripts often write their results."""
     max_entries: int | None = None
     num_entries: int = 0
 
@@ -175,6 +177,8 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
         rule = ours or last_match(git, name, is_folder=is_folder)
         if rule is not None and not rule.keeps:
             found.excluded[path.relative_to(root).as_posix()] = rule.source, rule.pattern
+            if is_folder and folder == root and ours is None:
+                found.ignored_folders.append(entry.name)
         elif is_folder:
             _walk(found, root, path, rules)
         else:
