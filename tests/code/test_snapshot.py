@@ -9,7 +9,8 @@ import pytest
 
 from windlass.code import snapshot
 from windlass.code.kept import FILE, NOT_KEPT, why_not_kept
-from windlass.code.snapshot import differing, extract_snapshot, keep_snapshot
+from windlass.code.pack import pack
+from windlass.code.snapshot import differing, extract_snapshot, keep_sent, keep_snapshot
 from windlass.errors import UsageError
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
@@ -70,6 +71,25 @@ def test_changed_files_are_listed(code: Path, run: Path) -> None:
     (code / "new.py").write_text("")
     (code / "models" / "net.py").unlink()
     assert differing(code, run, ENVIRON) == ["models/net.py", "new.py", "train.py"]
+
+
+def test_code_of_a_sent_archive_is_kept_as_the_same_file(code: Path, run: Path, tmp_path: Path) -> None:
+    (code / "latest.py").symlink_to("train.py")
+    (code / ("long" * 30 + "é.py")).write_text("2")
+    (code / "outputs").mkdir()
+    (code / ".gitignore").write_text("outputs/\n")
+    sent = pack(code, 1 << 20, ENVIRON, {"travel/windlass": Path(snapshot.__file__).parent})
+    keep_snapshot(code, run, ENVIRON)
+    later = run.with_name("digits-8")
+    later.mkdir()
+    (code / "train.py").write_text("print(2)")
+    keep_sent(sent.data, sent.num_bytes, later, [run])
+    assert (later / FILE).samefile(run / FILE)
+
+
+def test_oversized_sent_code_is_not_kept(run: Path) -> None:
+    keep_sent(b"", snapshot.LIMIT_BYTES + 1, run)
+    assert why_not_kept(run).startswith("the code is 16.0 MB; at most 16 MB are kept")
 
 
 def test_secrets_and_links_to_outside_are_excluded(code: Path, run: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.targets import find_address, find_target
+from windlass.code.kept import PROGRAM_TEXT
 from windlass.engines import engine_class, target_class
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.context import Context, here
@@ -39,8 +40,6 @@ OF_RUN: Final = (
     "local", "name", "outputs.at", "outputs.to", "volumes",
 )  # fmt: skip
 """Job fields that cannot change in a resumed run: they determine its name and the locations of data and results."""
-PROGRAM_TEXT: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini")
-"""Extensions of program and settings files, which count as code even if they resemble results of the run."""
 SHARED_RUNS: Final = 20
 """Number of newest runs that are searched for identical code; runs with identical code share one stored file."""
 
@@ -119,16 +118,21 @@ def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
 
 
 def submit(engine: Engine, plan: Plan, context: Context) -> Status:
-    """Starts the run of a plan, and stores a copy of its code next to the record. Raises the errors of
-    `Engine.submit`.
+    """Starts the run of a plan, and stores a copy of its code, or the code that was sent, next to the record. Raises the
+    errors of `Engine.submit`.
     """
     from windlass.actions.jobs import code_folder
-    from windlass.code.snapshot import keep_snapshot
+    from windlass.code.snapshot import keep_sent, keep_snapshot
+    from windlass.plan.steps import CodeStep
 
     status = engine.submit(plan)
     newest = engine.store.statuses(last=SHARED_RUNS)
     others = [engine.store.run_dir(one.id) for one in newest if one.name == plan.name and one.id != status.id]
-    keep_snapshot(code_folder(plan), engine.store.run_dir(status.id), context.environ, others)
+    run_dir, code = engine.store.run_dir(status.id), plan.first(CodeStep)
+    if plan.archive is not None and code is not None:
+        keep_sent(plan.archive, code.unpacked_bytes, run_dir, others)
+    else:
+        keep_snapshot(code_folder(plan), run_dir, context.environ, others)
     return status
 
 

@@ -10,6 +10,8 @@ from typing import Final
 FILE: Final = "code.tar.gz"
 NOT_KEPT: Final = "code.not-kept"
 """File in the folder of a run with the reason why its code was not kept."""
+PROGRAM_TEXT: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini")
+"""Extensions of program and settings files, which count as code even if they resemble results of the run."""
 
 
 def why_not_kept(run_dir: Path) -> str:

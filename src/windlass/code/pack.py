@@ -96,7 +96,25 @@ def archive_of(members: Iterable[tuple[str, Path]], empty_folders: Iterable[str]
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
-    return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0), vanished
+    return _compressed(tar), vanished
+
+
+def code_of(archive: bytes) -> bytes:
+    """Returns the archive that `archive_of` creates for the files of `code` alone, from an archive of `pack`."""
+    tar = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as packed,
+        tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as code,
+    ):
+        for entry in packed:
+            if entry.name.startswith(f"{CODE}/") and not entry.isdir():
+                entry.pax_headers = {}  # those of long names, which are made again
+                code.addfile(entry, packed.extractfile(entry) if entry.isfile() else None)
+    return _compressed(tar)
+
+
+def _compressed(tar: io.BytesIO) -> bytes:
+    return gzip.compress(tar.getvalue(), compresslevel=6, mtime=0)
 
 
 def _added(name: str, path: Path) -> Iterator[tuple[str, Path, int]]:

@@ -1,6 +1,6 @@
 """Keeps the code of a run with its record: `code.tar.gz` in the folder of the run.
 
-The archive contains the files that would be uploaded to a cluster. Runs with the same code share one file on disk.
+The archive contains the files that are sent to a cluster, or would be. Runs with the same code share one file on disk.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from windlass.code.kept import FILE, NOT_KEPT, why_not_kept
-from windlass.code.pack import CODE, archive_of, leads_out
+from windlass.code.pack import CODE, archive_of, code_of, leads_out
 from windlass.code.selection import select, with_credentials
 from windlass.code.unpack import extract
 from windlass.errors import UsageError
@@ -40,8 +40,24 @@ def keep_snapshot(
 
     `others` are the folders of earlier runs; a run with the same code shares its file.
     """
+    _keep(lambda: _packed(folder, environ, max_entries), run_dir, others)
+
+
+def keep_sent(archive: bytes, num_bytes: int, run_dir: Path, others: Iterable[Path] = ()) -> None:
+    """Keeps the code of an archive that was sent with a run, like `keep_snapshot`. `num_bytes` is the size of the
+    code before compression.
+    """
+
+    def packed() -> bytes:
+        _check_size(num_bytes)
+        return code_of(archive)
+
+    _keep(packed, run_dir, others)
+
+
+def _keep(packed: Callable[[], bytes], run_dir: Path, others: Iterable[Path]) -> None:
     try:
-        _write(_packed(folder, environ, max_entries), run_dir / FILE, [one / FILE for one in others])
+        _write(packed(), run_dir / FILE, [one / FILE for one in others])
     except (UsageError, OSError) as error:
         hint = f" ({error.hint})" if isinstance(error, UsageError) and error.hint else ""
         why = f"{error.message if isinstance(error, UsageError) else error}{hint}\n"
@@ -55,13 +71,17 @@ def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENT
     """
     files = select(folder, environ, max_entries=max_entries).files
     files = [file for file in files if not (file.is_link and leads_out(file.path, folder))]
-    if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
-        raise UsageError(
-            f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
-            "list files that are not code in .windlassignore",
-        )
+    _check_size(sum(file.num_bytes for file in files))
     secret = set(with_credentials(files))
     return archive_of((f"{CODE}/{file.name}", file.path) for file in files if file.name not in secret)[0]
+
+
+def _check_size(num_bytes: int) -> None:
+    if num_bytes > LIMIT_BYTES:
+        raise UsageError(
+            f"the code is {num_bytes / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
+            "list files that are not code in .windlassignore",
+        )
 
 
 def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:
