@@ -30,3 +30,21 @@ def test_kept_code_is_that_of_the_archive_that_was_sent(tmp_path: Path) -> None:
         submit(engine, replace(made, archive=sent.data, steps=(step, *made.steps)), Context(os.environ, tmp_path))
         extract_snapshot(store.run_dir("words-1"), "train.py", tmp_path / "then.py")
     assert (tmp_path / "then.py").read_text() == "print(1)"
+
+
+def test_attempt_with_changed_program_files_has_a_warning_that_names_them(tmp_path: Path) -> None:
+    code, edited, first = tmp_path / "code", tmp_path / "edited", tmp_path / "first"
+    code.mkdir()
+    (code / "train.py").write_text("1")
+    os.mkfifo(edited)
+    script = f"[ -e {first} ] && exit; touch {first} {code}/result.json; cat {edited}; exit 1"
+    fields = {"name": "words", "command": ["bash", "-c", script], "code": "code", "restarts": 1}
+    context = Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+    run = windlass.run(windlass.Job.model_validate(fields), context=context)
+    (code / "train.py").write_text("2")
+    (code / "new.yaml").write_text("")
+    edited.write_text("")
+    run.wait()
+    [warning] = run.warnings
+    assert (warning.code, warning.attempt) == ("code-changed", 2)
+    assert warning.message == "files of the code changed after the run was submitted: new.yaml, train.py"

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections import UserDict
 from collections.abc import ItemsView
 from pathlib import Path
 
@@ -169,7 +170,7 @@ def test_broken_link_in_an_added_package_is_skipped(folder: Path, tmp_path: Path
     assert pack(folder, LIMIT, {}, {"travel/package": package}).num_added == 1
 
 
-class Removing(dict[str, Path]):
+class Removing(UserDict[str, Path]):
     """Files to add, which are listed after the files of the folder are selected; listing them removes `gone`."""
 
     gone: Path

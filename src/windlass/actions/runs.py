@@ -118,8 +118,9 @@ def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
 
 
 def submit(engine: Engine, plan: Plan, context: Context) -> Status:
-    """Starts the run of a plan, and stores a copy of its code, or the code that was sent, next to the record. Raises the
-    errors of `Engine.submit`.
+    """Starts the run of a plan, and stores a copy of its code, or the code that was sent, next to the record.
+
+    Raises the errors of `Engine.submit`.
     """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import keep_sent, keep_snapshot

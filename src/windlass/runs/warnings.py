@@ -29,6 +29,7 @@ NOT_FOUND: Final = "checkpoint-not-found"
 DAMAGED: Final = "checkpoint-damaged"
 NAN_LOSS: Final = "nan-loss"
 LOG_INCOMPLETE: Final = "log-incomplete"
+CODE_CHANGED: Final = "code-changed"
 NOT_COLLECTED: Final = "results-not-collected"
 KINDS: Final = {
     RANKS_ALONE: "the ranks never made a process group, or each was alone in its own: each trained alone",
@@ -37,6 +38,7 @@ KINDS: Final = {
     NAN_LOSS: "the loss was NaN or infinite when it was last reported; ends with the next finite one",
     "saves-not-used": "a later attempt began at the first step, though the script had saved its state",
     DAMAGED: "no checkpoint was verified: training began at step 0 again",
+    CODE_CHANGED: "an attempt ran program files that changed after the run was submitted",
     "processes-outlived": "processes that a rank had started were still running when it ended, and were ended too",
     NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
     NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",

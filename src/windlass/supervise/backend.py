@@ -12,6 +12,7 @@ from typing import Final
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.clock import Clock
+from windlass.runs.events import Warned
 from windlass.runs.node_events import EventDeduplicator
 from windlass.runs.store import Store
 from windlass.supervise.recorder import Recorder
@@ -203,7 +204,7 @@ class Attempt:
     output_lag_seconds = 0.0
     """Maximum delay until the supervisor can see a rank's output."""
 
-    def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[Warned] = ()) -> None:
         self.folder = folder
         """Folder of the attempt in the folder of the run: logs, events and specs of the nodes."""
         self.nodes = tuple(nodes)

@@ -247,8 +247,8 @@ class Supervisor:
         try:
             attempt = self.backend.start(self.record, self._attempt_dir(number), number, members, self.clock)
             self.monitor = AttemptMonitor(attempt, self.run_state)
-            for message in attempt.warnings:
-                self.record.note(Warned(message))
+            for warned in attempt.warnings:
+                self.record.note(warned)
             self.availability.note_available()
         except TargetUnavailable as error:
             self.next_at = self.availability.retry_at(error)

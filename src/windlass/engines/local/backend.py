@@ -19,6 +19,7 @@ from windlass.compat import override
 from windlass.engines import netns, ports
 from windlass.engines.local.admission import Admission, UpdateStatus
 from windlass.engines.local.attempt import LocalAttempt, LocalNode
+from windlass.engines.local.changed_code import changed_code
 from windlass.engines.local.transfer import data_staging, outputs_uploads
 from windlass.engines.local.warm_pool import Refused, WarmPool
 from windlass.plan.compose import AttemptFacts, NodeTemplate, Rendezvous, compose
@@ -108,7 +109,9 @@ class LocalBackend(Backend):
             specs = [_importing(spec, parts, os.environ) for spec in compose(self.nodes(), members, facts)]
             reserved = [*claims, *([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
-            return start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
+            attempt = start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
+        attempt.warnings += tuple(changed_code(Path(self._plan.nodes.cwd), self._run_dir, os.environ))
+        return attempt
 
     def nodes(self) -> NodeTemplate:
         """Returns the node template, with the GPUs of the run's slots if slots are GPUs."""
@@ -231,7 +234,7 @@ def start_attempt(
         attempt.kill()
         attempt.close()
         raise
-    attempt.warnings = tuple(refusals)
+    attempt.warnings = tuple(Warned(message) for message in refusals)
     return attempt
 
 

@@ -1,0 +1,30 @@
+"""Warns if an attempt on this machine runs other code than the one that was kept when the run was submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from windlass.code.kept import FILE, PROGRAM_TEXT
+from windlass.runs.events import Warned
+from windlass.runs.warnings import CODE_CHANGED
+
+SHOWN: Final = 5
+"""Maximum number of changed files that the warning names."""
+
+
+def changed_code(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> Iterator[Warned]:
+    """Yields a warning with the program files of `folder` that are new or changed since the run was submitted.
+
+    Other files are not compared, because they may be results of the run.
+    """
+    if not (run_dir / FILE).exists():
+        return
+    from windlass.code.snapshot import differing  # imported late: the first attempt usually starts before code is kept
+
+    changed = [name for name in differing(folder, run_dir, environ) or () if name.endswith(PROGRAM_TEXT)]
+    if changed:
+        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        message = f"files of the code changed after the run was submitted: {', '.join(changed[:SHOWN])}{more}"
+        yield Warned(message, CODE_CHANGED, fix=f"windlass cp {run_dir.name}:code FOLDER has the code of then")
