@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import windlass
-from windlass.actions.runs import submit
+from windlass.actions.runs import changed_code, engine_for, submit
+from windlass.code.kept import FILE
 from windlass.code.pack import pack
 from windlass.code.snapshot import extract_snapshot
 from windlass.engines.fake import FakeEngine
@@ -30,6 +31,20 @@ def test_kept_code_is_that_of_the_archive_that_was_sent(tmp_path: Path) -> None:
         submit(engine, replace(made, archive=sent.data, steps=(step, *made.steps)), Context(os.environ, tmp_path))
         extract_snapshot(store.run_dir("words-1"), "train.py", tmp_path / "then.py")
     assert (tmp_path / "then.py").read_text() == "print(1)"
+
+
+def test_outputs_of_earlier_runs_are_not_code(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("echo > $WINDLASS_OUTPUT_DIR/model.sh")
+    fields = {"name": "words", "command": ["bash", "train.sh"], "outputs": "results"}
+    context = Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+    first = windlass.run(windlass.Job.model_validate(fields), context=context)
+    first.wait()
+    second = windlass.run(windlass.Job.model_validate(fields), context=context)
+    second.wait()
+    with context.store() as store:
+        assert (store.run_dir(second.id) / FILE).samefile(store.run_dir(first.id) / FILE)
+        assert changed_code(engine_for(second.id, store), second.id, context) == []
+    assert second.warnings == ()
 
 
 def test_attempt_with_changed_program_files_has_a_warning_that_names_them(tmp_path: Path) -> None:

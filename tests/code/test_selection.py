@@ -183,6 +183,14 @@ def test_excluded_entries_are_counted_by_rule_and_folders_once(repo: Path, home:
     )
 
 
+def test_folders_of_windlass_are_excluded_by_a_built_in_rule(repo: Path, home: Path, tmp_path: Path) -> None:
+    write(repo, {"job/results/digits-1/model.pt": "", "job/sub/results/a.py": ""})
+    (tmp_path / "link").symlink_to(repo / "job")
+    found = select(repo / "job", environ(home), [str(tmp_path / "link" / "results"), str(repo / "job"), str(repo)])
+    assert [file.name for file in found.files] == ["data/a.bin", "sub/results/a.py", "train.py"]
+    assert found.counted() == (ExcludedEntries("built-in rule", "results", 1),)
+
+
 def test_oversized_ignore_file_is_an_error(repo: Path, home: Path) -> None:
     (repo / "job" / ".gitignore").write_bytes(b"*\n" * (1 << 20))
     with pytest.raises(UsageError, match="larger than an ignore file"):

@@ -124,6 +124,7 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
     """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import keep_sent, keep_snapshot
+    from windlass.engines.sources import own_folders
     from windlass.plan.steps import CodeStep
 
     status = engine.submit(plan)
@@ -133,7 +134,8 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
     if plan.archive is not None and code is not None:
         keep_sent(plan.archive, code.unpacked_bytes, run_dir, others)
     else:
-        keep_snapshot(code_folder(plan), run_dir, context.environ, others)
+        own = own_folders(str(engine.store.home), plan.output_dir)
+        keep_snapshot(code_folder(plan), run_dir, context.environ, others, own)
     return status
 
 
@@ -191,12 +193,14 @@ def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
     """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import differing
+    from windlass.engines.sources import own_folders
     from windlass.views.code_files import changed_files
 
     plan = engine.plan_of(run_id)
     if plan is None or not (folder := code_folder(plan)).is_dir():
         return []
-    found = differing(folder, engine.store.run_dir(run_id), context.environ) or []
+    own = own_folders(str(engine.store.home), plan.output_dir)
+    found = differing(folder, engine.store.run_dir(run_id), context.environ, own) or []
     written = changed_files(engine.status(run_id).files.code_files, plan)
     return found if written is None else [name for name in found if not _is_result(name, written)]
 

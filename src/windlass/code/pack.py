@@ -14,7 +14,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -54,14 +54,21 @@ class Packed:
         return tuple(sorted(self.files, key=lambda file: (-file[1], file[0]))[:FEW])
 
 
-def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[str, Path] | None = None) -> Packed:
+def pack(
+    folder: Path,
+    limit: int,
+    environ: Mapping[str, str],
+    added: Mapping[str, Path] | None = None,
+    own: Collection[str] = (),
+) -> Packed:
     """Creates an archive with a folder, as `code`, and with the files and packages in `added`, under their names.
 
     `limit` is the maximum number of bytes before compression, which is checked before any file is read. `environ`
-    locates the user's git configuration. Raises UsageError for an oversized folder, files with credentials, a link
-    whose target is not packed, and a file that cannot be read.
+    locates the user's git configuration; `own` are absolute paths of folders of Windlass, which are excluded. Raises
+    UsageError for an oversized folder, files with credentials, a link whose target is not packed, and a file that
+    cannot be read.
     """
-    selection = select(folder, environ)
+    selection = select(folder, environ, own)
     others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
     added_bytes = sum(size for _, _, size in others)
     total = sum(file.num_bytes for file in selection.files) + added_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -60,7 +60,8 @@ class ExcludedEntries:
     """The entries excluded by one rule."""
 
     source: str
-    """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER` and `HOME`."""
+    """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER` and `HOME`, and for the
+    folders of Windlass."""
     pattern: str
     num_entries: int
     """Number of files and folders; the contents of folders are not counted."""
@@ -75,6 +76,8 @@ class Selection:
     """Source and pattern of the rule, by name of the excluded entry; the contents of folders are not listed."""
     ignored_folders: list[str] = field(default_factory=list)
     """Names of folders at the top that git ignores, where scripts often write their results."""
+    own: frozenset[str] = frozenset()
+    """Absolute paths of folders of Windlass, which are excluded."""
     max_entries: int | None = None
     num_entries: int = 0
 
@@ -95,14 +98,16 @@ class Selection:
         return next((one for one in map(str, (path, *path.parents)) if one in self.excluded), None)
 
 
-def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None = None) -> Selection:
+def select(
+    folder: Path, environ: Mapping[str, str], own: Collection[str] = (), *, max_entries: int | None = None
+) -> Selection:
     """Returns the selected files of a folder, sorted. Raises UsageError if a folder or ignore file cannot be read, and
     if more than `max_entries` would have to be listed.
 
-    `environ` locates the user's git configuration.
+    `environ` locates the user's git configuration. `own` are absolute paths of folders of Windlass, which are excluded.
     """
     folder = folder.resolve()  # as git does before it looks for the repository
-    found = Selection(max_entries=max_entries)
+    found = Selection(own=frozenset(map(os.path.realpath, own)), max_entries=max_entries)
     root = root_of(folder)
     above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]
     rules: Rules = [user_rules(folder, environ)], []
@@ -168,8 +173,8 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):
-            # the data cache of Windlass
+        is_data_cache = is_home and entry.name == "data" and (path / "sets").is_dir()
+        if entry.name in never or is_data_cache or str(path) in found.own:
             found.excluded[path.relative_to(root).as_posix()] = BUILT_IN, entry.name
             continue
         name = os.fsencode(path)

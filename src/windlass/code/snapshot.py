@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +33,16 @@ def keep_snapshot(
     run_dir: Path,
     environ: Mapping[str, str],
     others: Iterable[Path] = (),
+    own: Collection[str] = (),
     *,
     max_entries: int = MAX_ENTRIES,
 ) -> None:
     """Keeps the code of `folder` in the folder of a run. A failure is written to `NOT_KEPT` and does not fail the run.
 
-    `others` are the folders of earlier runs; a run with the same code shares its file.
+    `others` are the folders of earlier runs; a run with the same code shares its file. `own` are folders of Windlass,
+    which are not code.
     """
-    _keep(lambda: _packed(folder, environ, max_entries), run_dir, others)
+    _keep(lambda: _packed(folder, environ, own, max_entries), run_dir, others)
 
 
 def keep_sent(archive: bytes, num_bytes: int, run_dir: Path, others: Iterable[Path] = ()) -> None:
@@ -65,11 +67,11 @@ def _keep(packed: Callable[[], bytes], run_dir: Path, others: Iterable[Path]) ->
             (run_dir / NOT_KEPT).write_text(why, encoding="utf-8", errors="backslashreplace")
 
 
-def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> bytes:
+def _packed(folder: Path, environ: Mapping[str, str], own: Collection[str], max_entries: int = MAX_ENTRIES) -> bytes:
     """Returns the archive of a folder, without files that contain credentials and links that lead out. Raises
     UsageError.
     """
-    files = select(folder, environ, max_entries=max_entries).files
+    files = select(folder, environ, own, max_entries=max_entries).files
     files = [file for file in files if not (file.is_link and leads_out(file.path, folder))]
     _check_size(sum(file.num_bytes for file in files))
     secret = set(with_credentials(files))
@@ -97,13 +99,13 @@ def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:
     new.replace(path)
 
 
-def differing(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> list[str] | None:
+def differing(folder: Path, run_dir: Path, environ: Mapping[str, str], own: Collection[str] = ()) -> list[str] | None:
     """Returns the sorted names of files of `folder` that are new or changed since the run began.
 
     Returns None if the run has no snapshot, or if the folder cannot be packed now.
     """
     try:
-        before, now = _contents((run_dir / FILE).read_bytes()), _contents(_packed(folder, environ))
+        before, now = _contents((run_dir / FILE).read_bytes()), _contents(_packed(folder, environ, own))
     except (UsageError, OSError, EOFError, tarfile.TarError):
         return None
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

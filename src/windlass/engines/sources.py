@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 def absolute(path: str, base: Path) -> str:
     """Returns the absolute path for a path in a job, which is relative to `base`; `~` is the user's home folder."""
     return str((base / os.path.expanduser(path)).absolute())
+
+
+def own_folders(home: str, output_dir: str) -> tuple[str, ...]:
+    """Returns the folders of Windlass that are not code: its home, and the folder with the outputs of runs, of which
+    `output_dir` is the one of a run.
+    """
+    outputs = PurePath(output_dir).parent
+    return (home,) if outputs.is_relative_to(home) else (home, str(outputs))
 
 
 def data_paths(job: Job, base: Path) -> dict[str, str]:

@@ -129,9 +129,11 @@ def import_folder(home: str, package_root: str) -> str:
 def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> Packed:
     """Packs the folder of a job, of at most `limit` bytes, and parts of Windlass. Raises UsageError."""
     from windlass.code.pack import pack  # imported late: runs on this machine need only PARTS
+    from windlass.runs.store import default_home
 
     package = Path(__file__).parents[1]
-    return pack(code_dir, limit, environ, {f"travel/windlass/{name}": package / name for name in PARTS})
+    added = {f"travel/windlass/{name}": package / name for name in PARTS}
+    return pack(code_dir, limit, environ, added, own=[str(default_home(environ))])
 
 
 def _has_script(job: Job, code_dir: Path) -> bool:

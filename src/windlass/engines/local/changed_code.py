@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from windlass.code.kept import FILE, PROGRAM_TEXT
+from windlass.engines.sources import own_folders
+from windlass.plan.plan import Plan
 from windlass.runs.events import Warned
 from windlass.runs.warnings import CODE_CHANGED
 
@@ -14,8 +16,8 @@ SHOWN: Final = 5
 """Maximum number of changed files that the warning names."""
 
 
-def changed_code(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> Iterator[Warned]:
-    """Yields a warning with the program files of `folder` that are new or changed since the run was submitted.
+def changed_code(plan: Plan, run_dir: Path, environ: Mapping[str, str]) -> Iterator[Warned]:
+    """Yields a warning with the program files of the code folder that are new or changed since the run was submitted.
 
     Other files are not compared, because they may be results of the run.
     """
@@ -23,7 +25,9 @@ def changed_code(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> Ite
         return
     from windlass.code.snapshot import differing  # imported late: the first attempt usually starts before code is kept
 
-    changed = [name for name in differing(folder, run_dir, environ) or () if name.endswith(PROGRAM_TEXT)]
+    own = own_folders(str(run_dir.parent.parent), plan.output_dir)
+    found = differing(Path(plan.nodes.cwd), run_dir, environ, own) or ()
+    changed = [name for name in found if name.endswith(PROGRAM_TEXT)]
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         message = f"files of the code changed after the run was submitted: {', '.join(changed[:SHOWN])}{more}"

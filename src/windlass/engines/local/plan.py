@@ -11,6 +11,7 @@ from windlass.code.imports import modules_to_preload, slow_modules
 from windlass.engines import netns
 from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
+from windlass.engines.sources import own_folders
 from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
@@ -231,7 +232,8 @@ def _nodes(
         setup=job.setup or "",
         warm=tuple(modules_to_preload(job, facts.script_imports)),
         imports=slow_modules(facts.script_imports),
-        collect=_collect(job, facts),
+        # the folders of Windlass in the code folder are skipped
+        collect=CollectSpec(job.outputs.collect, own_folders(facts.home, output_dir), is_shared=True),
         resume=arguments.resume_spec(job, common, facts.code_dir),
         notices=notices,
         networks=networks,
@@ -239,12 +241,6 @@ def _nodes(
         launcher=job.launcher,
         one_worker=job.launcher == "mpi",
     )
-
-
-def _collect(job: Job, facts: Facts) -> CollectSpec:
-    """Returns the patterns of files to collect from the code folder. Windlass's folders in it are skipped."""
-    skip = (facts.home, *([facts.outputs_dir] if facts.outputs_dir is not None else []))
-    return CollectSpec(job.outputs.collect, skip, is_shared=True)
 
 
 def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
