@@ -110,7 +110,8 @@ class LocalBackend(Backend):
             reserved = [*claims, *([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
             attempt = start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
-        attempt.warnings += tuple(changed_code(self._plan, self._run_dir, os.environ))
+        if not record.status.attempts[-1].is_resume:  # `resume` itself lists changed files
+            attempt.warnings += tuple(changed_code(self._plan, self._run_dir, os.environ))
         return attempt
 
     def nodes(self) -> NodeTemplate:
