@@ -23,6 +23,10 @@ rounds."""
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 ROUND_BYTES = 8 << 20
 """Maximum bytes read from one rank per round."""
+LINE_BYTES = 50
+"""Bytes that each line of output has in addition in the log of a pod: its tag and the time."""
+MIN_READ_BYTES = 4 << 10
+"""Minimum bytes of a read whose output is limited."""
 
 
 class Capture(LogFile):
@@ -53,18 +57,23 @@ class Capture(LogFile):
         with contextlib.suppress(OSError):  # fails if the user's pipe memory is used up, or outside Linux
             fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
 
-    def drain(self, now_ns: int) -> bool:
+    def drain(self, now_ns: int, most: int | None = None) -> bool:
         """Reads the available output from the pipe. Returns False once the rank and its children have closed
         the pipe.
+
+        With `most`, reads once, and then until the output has this number of bytes in the log of a pod.
         """
-        taken = 0
+        taken = written = 0
         try:
-            while taken < ROUND_BYTES:
-                data = os.read(self.source, READ_BYTES)
+            while taken < ROUND_BYTES and (most is None or not taken or written < most):
+                # each byte may be a line
+                size = READ_BYTES if most is None else (most - written) // LINE_BYTES
+                data = os.read(self.source, max(MIN_READ_BYTES, min(READ_BYTES, size)))
                 if not data:
                     taken += self._end(now_ns)
                     return False
                 taken += len(data)
+                written += len(data) + data.count(b"\n") * LINE_BYTES
                 self._take(data if self._mask is None else self._mask.feed(data), now_ns)
         except BlockingIOError:
             pass

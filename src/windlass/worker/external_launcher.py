@@ -26,6 +26,7 @@ import sys
 import time
 
 from windlass.worker import cleanup, process, rsh_agent
+from windlass.worker.byte_budget import ByteBudget
 from windlass.worker.capture import READ_BYTES, Echo
 from windlass.worker.masking import Mask, masked
 from windlass.worker.node import Node
@@ -70,8 +71,15 @@ class RankProxy:
 class LaunchedNode(Node):
     """Node that runs a launcher and the ranks requested by it, until all have ended."""
 
-    def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
-        super().__init__(spec, wake, start, echo)
+    def __init__(
+        self,
+        spec: NodeSpec,
+        wake: int | None,
+        start: Start,
+        echo: Echo | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        super().__init__(spec, wake, start, echo, budget)
         assert spec.launch is not None
         self.launch = spec.launch
         self.cleanup_path = spec.path("leftovers")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import select
 import selectors
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.worker import cleanup, devices, netns, output_size, process
+from windlass.worker.byte_budget import ByteBudget
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
 from windlass.worker.heartbeat import Heartbeat
@@ -79,19 +81,29 @@ STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 class Node:
     """Runs the ranks of one node until all have ended."""
 
-    def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
+    def __init__(
+        self,
+        spec: NodeSpec,
+        wake: int | None,
+        start: Start,
+        echo: Echo | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
         """`wake` is a descriptor that gets a byte at each event. `echo` receives all output of nodes whose files no
-        process reads.
+        process reads. During a pause of `budget`, the node does not read the output of live ranks.
         """
         self.spec = spec
         self.start = start
         self.echo = echo
+        self.budget = budget
         self.secrets = secret_values({**os.environ, **spec.env})
         """Values that are masked in printed output."""
         size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec.ranks)))
         self.reserve = Reserve(spec.path("reserve"), size, is_shared=False)
         self.events = EventLog(spec.path("events"), self.reserve, wake, echo)
         self.selector = selectors.DefaultSelector()
+        self.pipes: dict[int, Any] = {}
+        """Open pipes with output, and their data in the selector. During a pause, the selector does not have them."""
         self.ranks = Ranks(spec.grace_seconds)
         self.output = OutputEvents(spec, self.events, self.ranks, are_logs_read=echo is None)
         self.status_server: StatusServer | None = None
@@ -278,7 +290,7 @@ class Node:
             os.close(write)
         rank = Rank(number, pid, capture, done)
         self.ranks.append(rank)
-        self.selector.register(read, selectors.EVENT_READ, rank)
+        self.watch_pipe(read, rank)
         self.events.add(RankChanged(time.time(), number, pid=pid))
         return True
 
@@ -356,16 +368,18 @@ class Node:
         """Waits at most `seconds` for output, a signal or a heartbeat, and handles it. Returns whether ranks wrote
         output.
         """
-        ready = self.selector.select(max(0.0, seconds))
+        ready = self.selector.select(max(0.0, min(seconds, self._pause_pipes())))
         now_ns = time.time_ns()
+        ranks = [key.data for key, _ in ready if isinstance(key.data, Rank)]
+        most = self._share(len(ranks))
+        for rank in ranks:
+            self._drain(rank, now_ns, most)
         for key, _ in ready:
-            if isinstance(key.data, Rank):
-                self._drain(key.data, now_ns)
-            else:
+            if not isinstance(key.data, Rank):
                 key.data()
         self._beat()
         self.events.write()
-        return any(isinstance(key.data, Rank) for key, _ in ready)
+        return bool(ranks)
 
     def _due(self) -> list[float]:
         """Returns the seconds until each due time, such as the end of the grace period, a heartbeat or a check."""
@@ -394,20 +408,54 @@ class Node:
         if self.output.progress and self.rendezvous_check.finds_alone(self.ranks, own):
             self.events.add(RanksAlone(time.time(), tuple(rank.number for rank in self.ranks)))
 
-    def drain_pipe(self, capture: Capture, now_ns: int) -> None:
-        """Reads the available output of a pipe, and stops watching the pipe once its writers have closed it."""
-        if capture.source in self.selector.get_map() and not capture.drain(now_ns):
-            self.selector.unregister(capture.source)
+    def watch_pipe(self, source: int, data: Any) -> None:
+        """Watches a pipe with output; `data` is the rank, or a function to call when the pipe is readable."""
+        self.pipes[source] = data
+        self.selector.register(source, selectors.EVENT_READ, data)
 
-    def _drain(self, rank: Rank, now_ns: int) -> None:
-        self.drain_pipe(rank.capture, now_ns)
+    def forget_pipe(self, source: int) -> None:
+        """Stops watching a pipe, if it is watched."""
+        if self.pipes.pop(source, None) is not None and source in self.selector.get_map():
+            self.selector.unregister(source)
+
+    def drain_pipe(self, capture: Capture, now_ns: int, *, is_limited: bool = False) -> None:
+        """Reads the available output of a pipe, and stops watching the pipe once its writers have closed it.
+
+        With `is_limited`, reads at most what may be written to the log of a pod now.
+        """
+        self._read_pipe(capture, now_ns, self._share(1) if is_limited else None)
+
+    def _read_pipe(self, capture: Capture, now_ns: int, most: int | None) -> None:
+        if capture.source in self.pipes and not capture.drain(now_ns, most):
+            self.forget_pipe(capture.source)
+
+    def _drain(self, rank: Rank, now_ns: int, most: int | None = None) -> None:
+        self._read_pipe(rank.capture, now_ns, most)
         self.output.take(rank)
+
+    def _share(self, num_pipes: int) -> int | None:
+        """Returns how many bytes of each pipe may be written to the log of a pod now; None if there is no limit."""
+        return None if self.budget is None else self.budget.left() // max(1, num_pipes)
+
+    def _pause_pipes(self) -> float:
+        """Stops watching pipes during a pause of the budget, so that ranks with much output block on their pipes, and
+        watches them again afterwards. Returns the seconds until the end of the pause; infinity if there is none.
+        """
+        seconds = 0.0 if self.budget is None else self.budget.pause()
+        for source, data in self.pipes.items() if self.budget is not None else ():
+            is_watched = source in self.selector.get_map()
+            if seconds and is_watched:
+                self.selector.unregister(source)
+            elif not seconds and not is_watched:
+                self.selector.register(source, selectors.EVENT_READ, data)
+        return seconds or math.inf
 
     def _drain_to_the_end(self) -> None:
         """Reads the rest of the pipes after all ranks have ended."""
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
             self.output.take(rank, at_end=True)
+            self.forget_pipe(rank.capture.source)
             rank.capture.close()
             forget(rank)
 
@@ -474,7 +522,7 @@ class Node:
     def _dump_stacks(self) -> None:
         """Collects the stacks of the live ranks. Text printed by the dump does not count as output of the script."""
         before = {rank: rank.capture.has_output for rank in self.ranks.live}
-        found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns()))
+        found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns(), self._share(1)))
         for rank, had_output in before.items():
             rank.capture.has_output = had_output
         if found:

@@ -24,6 +24,7 @@ import os
 import time
 
 from windlass.worker import event_feed
+from windlass.worker.byte_budget import ByteBudget
 from windlass.worker.protocol import NODE_TAG, POD, LinesCounted
 
 PIECE_BYTES = 8 << 10
@@ -41,11 +42,12 @@ STAMP_BYTES = 45
 
 
 class PodLog:
-    """Writes tagged lines to the output of the pod, at a rate that readers can follow.
+    """Writes tagged lines to the output of the pod, and counts their bytes.
 
     The kubelet rotates container logs (by default at 10 MiB, checked every 10 seconds), and a reader that is two
-    rotations behind loses lines. Therefore the rate is limited: ranks that print more than about 12,000 lines a second
-    block on their pipes.
+    rotations behind loses lines. Therefore the rate is limited: the node reads no output of ranks during a pause of
+    `budget`, so that ranks that print more than about 12,000 lines a second block on their pipes. All other lines, such
+    as events, are written at once.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -61,8 +63,7 @@ class PodLog:
         """Event feed for a supervisor in the cluster; None if the supervisor is elsewhere."""
         self._num_uncounted = 0
         """Bytes written since the last `count` event."""
-        self._budget = float(FLOOD_BYTES)
-        self._refilled_at = time.monotonic()
+        self.budget = ByteBudget(FLOOD_BYTES, FLOOD_BYTES_A_SECOND)
 
     def begin(self, attempt: int, token: str) -> None:
         """Starts an attempt, to which all later lines belong."""
@@ -106,12 +107,7 @@ class PodLog:
         self.put(POD, text.encode(errors="replace") + b"\n")
 
     def _write(self, data: bytes | bytearray) -> None:
-        now = time.monotonic()
-        self._budget = min(FLOOD_BYTES, self._budget + (now - self._refilled_at) * FLOOD_BYTES_A_SECOND)
-        self._refilled_at = now
-        self._budget -= len(data) + data.count(b"\n") * STAMP_BYTES
-        if self._budget < 0:
-            time.sleep(-self._budget / FLOOD_BYTES_A_SECOND)
+        self.budget.spend(len(data) + data.count(b"\n") * STAMP_BYTES)
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]

@@ -109,7 +109,7 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
             _wait_for_port(peer, spec.launch.port, log)
     [spec] = resume.add_resume_arguments([spec])  # each pod searches for the checkpoint by itself
     how = imports.start(spec) if imports is not None else ColdStart()
-    node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put)
+    node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put, log.budget)
     code = node.run()
     if code and (path := os.environ.get(FAILURE_FILE)):
         _explain(path, node)

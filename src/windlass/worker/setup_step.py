@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
 import signal
 import subprocess
 import time
@@ -84,12 +83,11 @@ class SetupStep:
             os.close(write)
         popen.returncode = 0  # Popen must not reap the process: `_wait_for` does
         capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve, node.secrets)
-        node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
+        node.watch_pipe(read, lambda: self._drain(capture, is_limited=True))
         code = self._wait_for(popen.pid)
         process.send_group(popen.pid, signal.SIGKILL)  # kills background processes of the script
         self._drain(capture)
-        if capture.source in node.selector.get_map():
-            node.selector.unregister(capture.source)
+        node.forget_pipe(capture.source)
         capture.close()
         if node.ranks.are_ending:
             return self._stopped()
@@ -115,9 +113,9 @@ class SetupStep:
                     process.send_group(pid, signal.SIGTERM)
             self._node.wait(POLL_SECONDS if self._node.ranks.are_ending else 5.0)  # SIGCHLD interrupts the wait
 
-    def _drain(self, capture: Capture) -> None:
+    def _drain(self, capture: Capture, *, is_limited: bool = False) -> None:
         # No events are sent: output of the script does not mean that training has begun.
-        self._node.drain_pipe(capture, time.time_ns())
+        self._node.drain_pipe(capture, time.time_ns(), is_limited=is_limited)
 
     def _failed(self, code: int, tail: str) -> bool:
         self._node.fail(RankFailure(self._rank.rank, code, time.time(), tail[-TAIL_CHARS:]))
