@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
 import select
 import selectors
@@ -25,6 +24,7 @@ from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.host_facts import HostFacts
 from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
+from windlass.worker.output_pipes import OutputPipes
 from windlass.worker.protocol import (
     GRACE_OVER,
     MORE_GRACE,
@@ -94,16 +94,13 @@ class Node:
         """
         self.spec = spec
         self.start = start
-        self.echo = echo
-        self.budget = budget
         self.secrets = secret_values({**os.environ, **spec.env})
         """Values that are masked in printed output."""
         size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec.ranks)))
         self.reserve = Reserve(spec.path("reserve"), size, is_shared=False)
         self.events = EventLog(spec.path("events"), self.reserve, wake, echo)
         self.selector = selectors.DefaultSelector()
-        self.pipes: dict[int, Any] = {}
-        """Open pipes with output, and their data in the selector. During a pause, the selector does not have them."""
+        self.pipes = OutputPipes(self.selector, echo, budget)
         self.ranks = Ranks(spec.grace_seconds)
         self.output = OutputEvents(spec, self.events, self.ranks, are_logs_read=echo is None)
         self.status_server: StatusServer | None = None
@@ -281,7 +278,9 @@ class Node:
         read, write = os.pipe()
         try:
             pid = self.start(list(spec.argv), self.spec.cwd, env, write, beside)
-            capture = Capture(read, self.spec.folder, number, self.spec.progress, self.echo, self.reserve, self.secrets)
+            capture = Capture(
+                read, self.spec.folder, number, self.spec.progress, self.pipes.echo, self.reserve, self.secrets
+            )
         except OSError as error:
             os.close(read)
             self._fail_to_start(number, error, spec.argv[0])
@@ -290,7 +289,7 @@ class Node:
             os.close(write)
         rank = Rank(number, pid, capture, done)
         self.ranks.append(rank)
-        self.watch_pipe(read, rank)
+        self.pipes.watch(read, rank)
         self.events.add(RankChanged(time.time(), number, pid=pid))
         return True
 
@@ -368,10 +367,10 @@ class Node:
         """Waits at most `seconds` for output, a signal or a heartbeat, and handles it. Returns whether ranks wrote
         output.
         """
-        ready = self.selector.select(max(0.0, min(seconds, self._pause_pipes())))
+        ready = self.selector.select(max(0.0, min(seconds, self.pipes.pause())))
         now_ns = time.time_ns()
         ranks = [key.data for key, _ in ready if isinstance(key.data, Rank)]
-        most = self._share(len(ranks))
+        most = self.pipes.share(len(ranks))
         for rank in ranks:
             self._drain(rank, now_ns, most)
         for key, _ in ready:
@@ -408,54 +407,16 @@ class Node:
         if self.output.progress and self.rendezvous_check.finds_alone(self.ranks, own):
             self.events.add(RanksAlone(time.time(), tuple(rank.number for rank in self.ranks)))
 
-    def watch_pipe(self, source: int, data: Any) -> None:
-        """Watches a pipe with output; `data` is the rank, or a function to call when the pipe is readable."""
-        self.pipes[source] = data
-        self.selector.register(source, selectors.EVENT_READ, data)
-
-    def forget_pipe(self, source: int) -> None:
-        """Stops watching a pipe, if it is watched."""
-        if self.pipes.pop(source, None) is not None and source in self.selector.get_map():
-            self.selector.unregister(source)
-
-    def drain_pipe(self, capture: Capture, now_ns: int, *, is_limited: bool = False) -> None:
-        """Reads the available output of a pipe, and stops watching the pipe once its writers have closed it.
-
-        With `is_limited`, reads at most what may be written to the log of a pod now.
-        """
-        self._read_pipe(capture, now_ns, self._share(1) if is_limited else None)
-
-    def _read_pipe(self, capture: Capture, now_ns: int, most: int | None) -> None:
-        if capture.source in self.pipes and not capture.drain(now_ns, most):
-            self.forget_pipe(capture.source)
-
     def _drain(self, rank: Rank, now_ns: int, most: int | None = None) -> None:
-        self._read_pipe(rank.capture, now_ns, most)
+        self.pipes.drain(rank.capture, now_ns, most)
         self.output.take(rank)
-
-    def _share(self, num_pipes: int) -> int | None:
-        """Returns how many bytes of each pipe may be written to the log of a pod now; None if there is no limit."""
-        return None if self.budget is None else self.budget.left() // max(1, num_pipes)
-
-    def _pause_pipes(self) -> float:
-        """Stops watching pipes during a pause of the budget, so that ranks with much output block on their pipes, and
-        watches them again afterwards. Returns the seconds until the end of the pause; infinity if there is none.
-        """
-        seconds = 0.0 if self.budget is None else self.budget.pause()
-        for source, data in self.pipes.items() if self.budget is not None else ():
-            is_watched = source in self.selector.get_map()
-            if seconds and is_watched:
-                self.selector.unregister(source)
-            elif not seconds and not is_watched:
-                self.selector.register(source, selectors.EVENT_READ, data)
-        return seconds or math.inf
 
     def _drain_to_the_end(self) -> None:
         """Reads the rest of the pipes after all ranks have ended."""
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
             self.output.take(rank, at_end=True)
-            self.forget_pipe(rank.capture.source)
+            self.pipes.forget(rank.capture.source)
             rank.capture.close()
             forget(rank)
 
@@ -522,7 +483,7 @@ class Node:
     def _dump_stacks(self) -> None:
         """Collects the stacks of the live ranks. Text printed by the dump does not count as output of the script."""
         before = {rank: rank.capture.has_output for rank in self.ranks.live}
-        found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns(), self._share(1)))
+        found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns(), self.pipes.share(1)))
         for rank, had_output in before.items():
             rank.capture.has_output = had_output
         if found:

@@ -82,12 +82,12 @@ class SetupStep:
         finally:
             os.close(write)
         popen.returncode = 0  # Popen must not reap the process: `_wait_for` does
-        capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve, node.secrets)
-        node.watch_pipe(read, lambda: self._drain(capture, is_limited=True))
+        capture = Capture(read, spec.folder, self._rank.rank, None, node.pipes.echo, node.reserve, node.secrets)
+        node.pipes.watch(read, lambda: self._drain(capture, node.pipes.share(1)))
         code = self._wait_for(popen.pid)
         process.send_group(popen.pid, signal.SIGKILL)  # kills background processes of the script
         self._drain(capture)
-        node.forget_pipe(capture.source)
+        node.pipes.forget(capture.source)
         capture.close()
         if node.ranks.are_ending:
             return self._stopped()
@@ -113,9 +113,9 @@ class SetupStep:
                     process.send_group(pid, signal.SIGTERM)
             self._node.wait(POLL_SECONDS if self._node.ranks.are_ending else 5.0)  # SIGCHLD interrupts the wait
 
-    def _drain(self, capture: Capture, *, is_limited: bool = False) -> None:
+    def _drain(self, capture: Capture, most: int | None = None) -> None:
         # No events are sent: output of the script does not mean that training has begun.
-        self._node.drain_pipe(capture, time.time_ns(), is_limited=is_limited)
+        self._node.pipes.drain(capture, time.time_ns(), most)
 
     def _failed(self, code: int, tail: str) -> bool:
         self._node.fail(RankFailure(self._rank.rank, code, time.time(), tail[-TAIL_CHARS:]))
