@@ -50,6 +50,7 @@ server-build: setup ## build the S3 server of the tests into the cache of this m
 	@$(BIN)/python -m tests.servers
 
 .PHONY: test-slow
+test-slow: WORKERS := 3
 test-slow: server-build azurite ## the slower tests of this machine (25 minutes); NIGHTLY=1: those too that CI leaves out (hours)
 	$(timed) $(PYTEST) -m "slow and not cluster" --durations=15
 
@@ -70,6 +71,7 @@ cluster-down: setup ## end that cluster and leave nothing of it
 	@$(BIN)/python -m tests.cluster.bed down --index $(BED)
 
 .PHONY: test-cluster
+test-cluster: WORKERS := 3
 test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || $(MAKE) --no-print-directory cluster-build; \
 	  $(PYTEST) tests/cluster -m "cluster and not operators" --durations=15

@@ -166,6 +166,7 @@ def test_missing_association_of_a_foreign_cluster_is_reported_or_offered_emulate
     assert taken_up(offer).level == "ok"
 
 
+@pytest.mark.slow
 def test_permission_check_uses_the_printed_policies_emulated(context: Context, aws: Emulator) -> None:
     """A user with only the policies of `up` and `doctor` passes; without one action, that action is reported."""
     account = aws.account
