@@ -313,6 +313,7 @@ def test_elastic_run_without_capacity_is_reported_without_the_submitting_machine
     play((SHRINKS,), cluster, inside, machines, {"shrinks": fill})
 
 
+@pytest.mark.nightly
 def test_lost_node_is_reported_without_the_submitting_machine(
     lone_bed: Bed, lone_namespace: str, machines: Machines
 ) -> None:

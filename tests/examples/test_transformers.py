@@ -142,6 +142,7 @@ def test_the_script_for_transformers_runs_under_torchrun(house: House) -> None:
     assert (house.folder / "outputs" / "model.safetensors").exists()
 
 
+@pytest.mark.nightly
 def test_lightning_trains_digits_and_its_bars_tell_the_progress(house: House) -> None:
     assert accuracy(house.call(WINDLASS, "run", str(EXAMPLES / "06-lightning" / "job.yaml"))) >= 97
     status = house.status()
@@ -171,6 +172,7 @@ def test_lightning_named_to_be_warm_starts_cold_and_says_why(house: House) -> No
     assert re.search(r"cold start: lightning: an import reads (LOCAL_)?RANK", house.call(WINDLASS, "events"))
 
 
+@pytest.mark.nightly
 def test_accelerate_needs_no_launcher_of_its_own(house: House) -> None:
     (house.folder / "train.py").write_text(ACCELERATED)
     job = f"name: accelerated\nrun: train.py\nnodes: 2\npython: {PYTHON}\n"

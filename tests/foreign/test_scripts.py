@@ -86,6 +86,7 @@ def test_lightnings_autoencoder_runs_by_the_python_of_the_path(run: Run, librari
     assert "world size 1, epochs 2" in run("--", "python", "autoencoder.py", programs=libraries)
 
 
+@pytest.mark.nightly
 def test_run_clm_trains_on_two_ranks_of_torchrun(run: Run, libraries: Path) -> None:
     (run.folder / "train.txt").write_text("All work and no play makes Jack a dull boy. " * 40)
     options = [

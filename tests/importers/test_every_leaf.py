@@ -31,6 +31,8 @@ SHAPES = {
 WALKED = SHAPES | {
     path.stem: path.read_text() for path in sorted((*FILES, *FOREIGN.glob("*.*"))) if "-refused-" not in path.stem
 }
+LARGE: Final = ("company-pytorchjob", "company-mpijob")
+"""Manifests with many fields, of which each takes half a minute; company-trainjob has nearly the same."""
 REFUSED = {
     name: message
     for message, names in {
@@ -142,7 +144,10 @@ def test_more_than_sixty_shapes_cover_each_supported_kind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in WALKED if name not in REFUSED],
+)
 def test_each_value_is_in_the_job_or_in_a_note(name: str) -> None:
     documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)

@@ -23,6 +23,7 @@ if os.geteuid() != 0:
     pytest.skip("networks are made by root", allow_module_level=True)
 
 
+@pytest.mark.nightly
 class TestNetnsCold(Contract):
     way = Way(
         "local cold, networks",

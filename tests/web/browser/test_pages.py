@@ -36,7 +36,7 @@ def opened(tab: Tab, path: str) -> Page:
     return page
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("dark", WIDE), ("light", PHONE)])
+@pytest.mark.parametrize(("scheme", "size"), [pytest.param("dark", WIDE, marks=pytest.mark.nightly), ("light", PHONE)])
 def test_every_page_is_accessible_without_errors_and_not_too_wide(
     visitor: Visitor, home: Home, scheme: str, size: tuple[int, int]
 ) -> None:

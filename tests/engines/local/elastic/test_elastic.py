@@ -228,6 +228,7 @@ def test_a_run_of_fixed_size_waits_for_a_node_that_is_cut_off(tmp_path: Path) ->
         run.close()
 
 
+@pytest.mark.nightly
 def test_script_without_checkpoints_is_not_interrupted_to_grow(tmp_path: Path) -> None:
     run = Run(tmp_path / "home", checkpoint={"every": "1000000 steps"})
     try:

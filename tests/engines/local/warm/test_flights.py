@@ -94,12 +94,14 @@ def test_verdict_names_both_differing_collectives(harness: Harness, tmp_path: Pa
     assert "flight recorder: rank 1 called broadcast [4] Float as #6 of the default process group" in found.evidence
 
 
+@pytest.mark.nightly
 def test_different_order_of_process_groups_is_reported(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "crosses")
     assert found.code == "collective-mismatch"
     assert found.summary.startswith("ranks wait for each other: rank 0 in all_reduce #1 of process group 1")
 
 
+@pytest.mark.nightly
 def test_rank_that_exits_is_reported_with_its_last_collective(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "leaves")
     run.wait()

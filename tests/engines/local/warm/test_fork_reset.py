@@ -80,6 +80,7 @@ def test_forked_rank_observes_same_as_new_interpreter(cold: Harness, warm: Harne
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_forked_rank_in_other_environment_observes_same_as_new_interpreter(cold: Harness, warm: Harness) -> None:
     """Another shell uses the same process: variables that the imports have not read are set in the fork."""
     seen(warm)
@@ -102,6 +103,7 @@ def test_forked_rank_in_other_environment_observes_same_as_new_interpreter(cold:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_forked_module_with_other_settings_observes_same_as_new_interpreter(cold: Harness, warm: Harness) -> None:
     """Buffered output, a fixed hash seed, the locale C, another time zone, more threads, warnings as errors."""
     env = {
