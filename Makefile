@@ -71,7 +71,6 @@ cluster-down: setup ## end that cluster and leave nothing of it
 	@$(BIN)/python -m tests.cluster.bed down --index $(BED)
 
 .PHONY: test-cluster
-test-cluster: WORKERS := 3
 test-cluster: setup ## the tests on a real cluster: one of its own, or yours by KUBECONFIG and WINDLASS_TEST_CONTEXT
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || $(MAKE) --no-print-directory cluster-build; \
 	  $(PYTEST) tests/cluster -m "cluster and not operators" --durations=15

@@ -19,7 +19,7 @@ from tests.cluster.harnesses import harness_on, opened, set_up
 from tests.cluster.test_transfers import FILES, KUBERNETES, READS, RESULTS, SIZE, SUM, staged, succeeded
 from tests.servers.azurite import Azurite, azurite
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 CONTAINER = "sets"
 SECRET = "azure-key"
 CERTIFICATES = f"{VENV}/{Path(certifi.where()).relative_to(sys.prefix)}"

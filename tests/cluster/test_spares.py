@@ -92,6 +92,7 @@ def test_spare_replaces_a_lost_pod(cluster: Cluster, namespace: str, tmp_path: P
         harness.runs.clear()
 
 
+@pytest.mark.nightly
 def test_ended_run_leaves_no_spare(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The run may end before the spare waits."""
     set_up(cluster, namespace)

@@ -59,14 +59,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 def params(rows: tuple[Fault, ...]) -> list[Any]:
-    return [
-        pytest.param(
-            row,
-            id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"),
-            marks=[pytest.mark.slow] if row.slow else [],
-        )
-        for row in rows
-    ]
+    """Returns the rows as parameters; a slow row whose verdict another row already has runs at night."""
+    made = []
+    verdicts = {row.verdict for row in rows if not row.slow}
+    for row in rows:
+        marks = [pytest.mark.slow] * row.slow + [pytest.mark.nightly] * (row.slow and row.verdict in verdicts)
+        verdicts.add(row.verdict)
+        made.append(pytest.param(row, id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"), marks=marks))
+    return made
 
 
 def import_ahead(row: Fault, fields: dict[str, Any], folder: Path, context: Context) -> None:
