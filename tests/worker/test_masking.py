@@ -125,3 +125,8 @@ def test_log_tail_and_echo_are_masked_and_complete(tmp_path: Path, end: str) -> 
     assert capture.traceback == shown.decode()
     assert capture.tail == shown.decode()
     assert int.from_bytes((tmp_path / "rank-3.idx").read_bytes()[-8:], "little") == len(shown)
+
+
+def test_output_without_secrets_is_unchanged_wherever_it_is_cut() -> None:
+    mask = Mask(())
+    assert [mask.feed(b"half a li"), mask.feed(b"ne\n"), mask.end()] == [b"half a li", b"ne\n", b""]

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.targets import find_address, find_target
-from windlass.code.kept import PROGRAM_TEXT
 from windlass.engines import engine_class, target_class
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.context import Context, here
@@ -207,6 +206,7 @@ def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
 
 def _is_result(name: str, written: ChangedFiles) -> bool:
     """Whether a file resembles results that the run wrote into its code folder, and is no program or settings file."""
+    from windlass.code.kept import PROGRAM_TEXT
     from windlass.views.code_files import pattern_of
     from windlass.worker.collect import matches
 

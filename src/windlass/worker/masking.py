@@ -67,7 +67,7 @@ class Mask:
         data = self._kept_back + data
         found, end = _found(data, self._values), len(data)
         if self._have_newlines or not data.endswith(b"\n"):
-            end -= max(_beginning_at_end(data, value) for value in self._values)
+            end -= max((_beginning_at_end(data, value) for value in self._values), default=0)
         # A value that overlaps the bytes held back must be held back completely.
         end = min((start for start, stop in found if start < end < stop), default=end)
         self._kept_back = data[end:]
