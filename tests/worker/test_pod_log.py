@@ -29,7 +29,7 @@ ranks = tuple(
 )
 env = {"WINDLASS_OUTPUT_DIR": folder + "/out"}
 spec = NodeSpec(0, "train.py", sys.executable, folder, env, ranks, 60.0, folder=folder)
-sys.exit(Node(spec, None, ColdStart(), log.put, getattr(log, "budget", None)).run())
+sys.exit(Node(spec, None, ColdStart(), log.put, log.budget).run())
 """
 FLOODS = 'trap "echo > got; kill $!; exit 0" TERM; yes 12345678901234567890 & wait'
 PRINTS = 'trap "exit 0" TERM; while ! [ -e got ]; do [ -e ask ] && echo quiet; sleep 0.1; done'
