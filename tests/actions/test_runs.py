@@ -10,7 +10,7 @@ import windlass
 from windlass.actions.runs import changed_code, engine_for, submit
 from windlass.code.kept import FILE
 from windlass.code.pack import pack
-from windlass.code.snapshot import extract_snapshot
+from windlass.code.snapshot import LIMIT_BYTES, extract_snapshot
 from windlass.engines.fake import FakeEngine
 from windlass.plan.steps import CodeStep
 from windlass.runs.context import Context
@@ -47,19 +47,35 @@ def test_outputs_of_earlier_runs_are_not_code(tmp_path: Path) -> None:
     assert second.warnings == ()
 
 
+def test_attempt_whose_code_cannot_be_compared_says_so(tmp_path: Path) -> None:
+    code, edited, first = tmp_path / "code", tmp_path / "edited", tmp_path / "first"
+    code.mkdir()
+    (code / "train.py").write_text("1")
+    os.mkfifo(edited)
+    script = f"[ -e {first} ] && exit; touch {first}; cat {edited}; exit 1"
+    fields = {"name": "words", "command": ["bash", "-c", script], "code": "code", "restarts": 1}
+    context = Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+    run = windlass.run(windlass.Job.model_validate(fields), context=context)
+    with (code / "large.py").open("wb") as file:
+        file.truncate(LIMIT_BYTES + 1)
+    edited.write_text("")
+    run.wait()
+    said = {event.data["message"] for event in run.events() if event.kind == "warning"}
+    assert said == {"unknown whether files of the code changed after the run was submitted: they cannot be read now"}
+
+
 def test_attempt_with_changed_program_files_has_a_warning_that_names_them(tmp_path: Path) -> None:
     code, edited, first = tmp_path / "code", tmp_path / "edited", tmp_path / "first"
     code.mkdir()
     (code / "train.py").write_text("1")
     os.mkfifo(edited)
-    script = f"[ -e {first} ] && exit; touch {first} {code}/result.json; cat {edited}; exit 1"
+    script = f"[ -e {first} ] && exit; touch {first} {code}/result.json {code}/hparams.yaml; cat {edited}; exit 1"
     fields = {"name": "words", "command": ["bash", "-c", script], "code": "code", "restarts": 1}
     context = Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
     run = windlass.run(windlass.Job.model_validate(fields), context=context)
     (code / "train.py").write_text("2")
-    (code / "new.yaml").write_text("")
     edited.write_text("")
     run.wait()
     [warning] = run.warnings
     assert (warning.code, warning.attempt) == ("code-changed", 2)
-    assert warning.message == "files of the code changed after the run was submitted: new.yaml, train.py"
+    assert warning.message == "files of the code changed after the run was submitted: train.py"

@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -99,16 +100,19 @@ def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:
     new.replace(path)
 
 
-def differing(folder: Path, run_dir: Path, environ: Mapping[str, str], own: Collection[str] = ()) -> list[str] | None:
-    """Returns the sorted names of files of `folder` that are new or changed since the run began.
+def differing(
+    folder: Path, run_dir: Path, environ: Mapping[str, str], own: Collection[str] = (), *, with_new: bool = True
+) -> list[str] | None:
+    """Returns the sorted names of files of `folder` that are changed, removed or, `with_new`, new since the run began.
 
     Returns None if the run has no snapshot, or if the folder cannot be packed now.
     """
     try:
         before, now = _contents((run_dir / FILE).read_bytes()), _contents(_packed(folder, environ, own))
-    except (UsageError, OSError, EOFError, tarfile.TarError):
+    except (UsageError, OSError, EOFError, zlib.error, tarfile.TarError):
         return None
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    names = before.keys() | now.keys() if with_new else before.keys()
+    return sorted(name for name in names if before.get(name) != now.get(name))
 
 
 def _contents(archive: bytes) -> dict[str, bytes | str]:

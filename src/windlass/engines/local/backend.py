@@ -39,6 +39,8 @@ from windlass.worker.protocol import NodeSpec
 WORKER: Final = Path(windlass.worker.__file__).with_name("run.py")
 IMPORTS: Final = "PYTHONPATH"
 MASTER_ADDR: Final = "127.0.0.1"
+FRESH_SECONDS: Final = 5.0
+"""Seconds after the submission in which a first attempt runs the submitted code, so that the code is not compared."""
 
 
 class LocalBackend(Backend):
@@ -110,7 +112,8 @@ class LocalBackend(Backend):
             reserved = [*claims, *([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
             attempt = start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
-        if not record.status.attempts[-1].is_resume:  # `resume` itself lists changed files
+        is_fresh = number == 1 and clock.time() - record.status.times.created_at < FRESH_SECONDS
+        if not is_fresh and not record.status.attempts[-1].is_resume:  # `resume` itself lists changed files
             attempt.warnings += tuple(changed_code(self._plan, self._run_dir, os.environ))
         return attempt
 

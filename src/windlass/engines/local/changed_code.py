@@ -17,16 +17,21 @@ SHOWN: Final = 5
 
 
 def changed_code(plan: Plan, run_dir: Path, environ: Mapping[str, str]) -> Iterator[Warned]:
-    """Yields a warning with the program files of the code folder that are new or changed since the run was submitted.
+    """Yields a warning with the program files of the code folder that changed since the run was submitted, or with the
+    reason why that is unknown.
 
-    Other files are not compared, because they may be results of the run.
+    Other files and new ones do not count, because they may be results of the run, such as the `hparams.yaml` of
+    Lightning.
     """
     if not (run_dir / FILE).exists():
         return
-    from windlass.code.snapshot import differing  # imported late: the first attempt usually starts before code is kept
+    from windlass.code.snapshot import differing  # imported late: code may not be kept
 
     own = own_folders(str(run_dir.parent.parent), plan.output_dir)
-    found = differing(Path(plan.nodes.cwd), run_dir, environ, own) or ()
+    found = differing(Path(plan.nodes.cwd), run_dir, environ, own, with_new=False)
+    if found is None:
+        yield Warned("unknown whether files of the code changed after the run was submitted: they cannot be read now")
+        return
     changed = [name for name in found if name.endswith(PROGRAM_TEXT)]
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
