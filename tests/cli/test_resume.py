@@ -194,9 +194,7 @@ def test_stopped_run_suggests_resume_and_why_reports_the_stop(
 ) -> None:
     Path("wait.py").write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
     windlass("run", "--detach", "--set", "grace=1s", "wait.py")
-    until(
-        lambda: "waits" in windlass("logs").out
-    )  # before its first attempt, a stop leaves none to resume
+    until(lambda: "waits" in windlass("logs").out)  # before its first attempt, a stop leaves none to resume
     stopped = windlass("stop")
     assert stopped.code == 0
     run_id = windlass("ps", "-q").out.strip()
