@@ -95,7 +95,7 @@ KNOWN: Final = (
      Advice("gpu-broken", "a GPU of {who} is broken",
            "take its node out of use, and continue on another one: windlass resume {run}; the kernel's log (dmesg) and "
            "nvidia-smi -q show the fault", 95)),
-    (r"device\(s\) is/are busy or unavailable",
+    (r"CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable",
      Advice("gpu-busy", "the GPU of {who} is in use by another process",
            "nvidia-smi shows that process, and whether the GPU is in exclusive mode, in which it takes one process",
            94)),
