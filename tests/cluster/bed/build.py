@@ -51,7 +51,7 @@ class Module(GoModule):
         return ldflags()
 
     def recipe(self) -> object:
-        return [self.ldflags, self.patterns, self.installs, ONLY, KEPT_KINDS]
+        return [self.gcflags, self.ldflags, self.patterns, self.installs, ONLY, KEPT_KINDS]
 
     def complete(self) -> None:
         """Writes the manifests."""
