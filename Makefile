@@ -76,7 +76,7 @@ test-cluster: setup ## the tests on a real cluster: one of its own, or yours by 
 	  $(PYTEST) tests/cluster -m "cluster and not operators" --durations=15
 
 .PHONY: test-operators
-test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue and Karpenter (an hour)
+test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue, Karpenter, helm and load balancers (an hour)
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
 	  NIGHTLY=1 $(PYTEST) tests/cluster -m "cluster and operators" --durations=15
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ from tests.helpers.nightly import DRAWS_ALIKE, IS_NIGHTLY
 # Where the environment says that no byte code is written, each process of pytest would rewrite and compile all modules
 # of the tests, a quarter of a minute each time. What tests start obeys the environment.
 sys.dont_write_bytecode = False
+
+# While tests are collected hardly anything becomes garbage.
+gc.disable()
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile(
@@ -80,10 +84,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases of the contract that make no sense for a way, and, but at night, what is `nightly`."""
-    left_out = [item for item in items if _lacks(item) or (not IS_NIGHTLY and _is_nightly(item))]
+    left_out = {item for item in items if _lacks(item) or (not IS_NIGHTLY and _is_nightly(item))}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage again, but never looks through the thousands of tests: they last until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def _lacks(item: pytest.Item) -> bool:

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.harness import TRAIN
@@ -25,15 +26,17 @@ from tests.helpers.until import until
 
 from windlass.runs.phase import Phase
 
-OFTEN = (1,)
-"""Seeds that CI runs; `make chaos-cluster` runs 100."""
+AT_NIGHT = 1
+"""Seed that `make nightly` runs before `make chaos-cluster` runs 100; CI runs none."""
 
 
-def chosen_seeds() -> list[int]:
-    """Returns `$CHAOS_SEED`, or the first `$CHAOS_SEEDS` seeds, or those that CI runs."""
+def chosen_seeds() -> list[Any]:
+    """Returns `$CHAOS_SEED`, or the first `$CHAOS_SEEDS` seeds, or that of a night."""
     if one := os.environ.get("CHAOS_SEED"):
         return [int(one)]
-    return list(range(int(os.environ["CHAOS_SEEDS"]))) if os.environ.get("CHAOS_SEEDS") else list(OFTEN)
+    if several := os.environ.get("CHAOS_SEEDS"):
+        return list(range(int(several)))
+    return [pytest.param(AT_NIGHT, marks=pytest.mark.nightly)]
 
 
 @pytest.fixture(scope="module")

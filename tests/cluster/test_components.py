@@ -37,7 +37,7 @@ from windlass.clusters.components.values import ClusterValues
 from windlass.engines.kubernetes.access.client import Client
 from windlass.runs.clock import Clock
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(600)]
 VALUES = ClusterValues("lab", "us-east-1", "vpc-1", "default", queue_name="lab-events")
 SPACE = "emulated-system"
 DEFINITIONS = installing.COLLECTIONS[installing.DEFINITION]

@@ -71,7 +71,7 @@ class TestInside(OnCluster):
     """Contract with the supervisor of each run in a pod of its namespace."""
 
     via = "job"
-    way = way("job, supervised inside", frozenset(Aspect) - {Aspect.PROGRAM}, CAN - {Can.EVERY_LINE})
+    way = way("job, supervised inside", OF_A_KIND | OF_A_MACHINE, CAN - {Can.EVERY_LINE})
     is_inside = True
 
 

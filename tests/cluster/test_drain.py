@@ -31,7 +31,7 @@ from windlass.clusters.aws import Aws
 from windlass.clusters.drain import Drained, DrainStep, drain, holdings
 from windlass.engines.kubernetes.access.client import Client
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(600)]
 FINALIZER = "service.k8s.aws/resources"
 DRAINS = """
 import sys
@@ -153,7 +153,6 @@ def test_next_drain_continues_a_killed_one_emulated(scene: Scene, lone_namespace
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.operators
 def test_nodes_are_removed_through_karpenter_and_kept_while_it_does_not_run(scaled: Bed, lone_namespace: str) -> None:
     pool = {"apiVersion": "v1", "kind": "List", "items": operated.node_pool("gpus", "g5.12xlarge")}
     scaled.kubectl("apply", "-f", "-", stdin=json.dumps(pool))

@@ -22,7 +22,7 @@ from tests.fakeaws.emulator import Emulator, emulated_aws, terraform_environ
 from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.operators, pytest.mark.timeout(1200)]
 NAME = balancer.CLUSTER
 PLUGIN = "nvidia-device-plugin"
 CLUSTER = f"""

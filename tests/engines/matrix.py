@@ -42,10 +42,9 @@ The ways on Kubernetes were run on [the test bed](../guides/test-cluster.md), in
 `make test-slow`, `make test-cluster` and `make test-operators` print the part of it that they run. The ways on
 SageMaker were run in its hosts on this machine, and by an emulated control plane; not in AWS.
 
-CI runs all cases on the fake engine, on this machine (warm) and on Kubernetes by Jobs. Other ways share their
-supervisor, logs and record with one of these, so CI runs the cases in which they differ (`differs` in
-`tests/engines/cases/`). Cases with parameters have all values on the fake engine and on this machine (warm), elsewhere
-the first. `make nightly` runs everything.
+CI runs all cases on the fake engine and on this machine (warm). Other ways share supervisor, restarts and record with
+these, so CI runs the cases in which they differ (`differs` in `tests/engines/cases/`). Cases with parameters have all
+values on the fake engine and on this machine (warm), elsewhere the first. `make nightly` runs everything.
 """
 
 

@@ -97,6 +97,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_saved_weights_have_the_same_loss_and_accuracy_on_any_number_of_ranks(
     tmp_path: Path, trained: tuple[Path, float]
 ) -> None:

@@ -43,6 +43,7 @@ def windlass_run(name: str) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly  # CI runs the contract by mpirun
 def test_mpi_digits_reach_97_percent(tmp_path: Path) -> None:
     assert accuracy(windlass_run("03-mpi-digits"), tmp_path, 4) >= 97
 

@@ -114,6 +114,7 @@ def test_an_image_that_needs_pillow_says_so(
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_heads_are_learnt_though_a_node_is_killed_and_the_best_weights_are_uploaded(
     machine: Machine, job: Path, script: ModuleType, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.nightly  # CI resumes that trainer after a kill
 def test_the_trainer_of_transformers_learns_and_tells_its_progress(house: House) -> None:
     assert accuracy(house.call(WINDLASS, "run", str(EXAMPLES / "05-hf-trainer" / "job.yaml"))) >= 97
     status = house.status()

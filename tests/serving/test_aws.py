@@ -15,8 +15,6 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
-from sklearn.tree import DecisionTreeClassifier
 from tests.serving.server import write_model
 from tests.serving.test_formats import npy
 
@@ -118,6 +116,9 @@ def make(folder: Path, name: str) -> tuple[Path, str]:
             {f"module.layer.{k}": v for k, v in torch.nn.Linear(4, 3).state_dict().items()}, folder / "model.pth"
         )
     if name == "iris":
+        from sklearn.datasets import load_iris  # here: it costs a second, which each collection would pay
+        from sklearn.tree import DecisionTreeClassifier
+
         features, classes = load_iris(return_X_y=True)
         joblib.dump(DecisionTreeClassifier(random_state=0).fit(features, classes), folder / "model.joblib")
     return folder, kind

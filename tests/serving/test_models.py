@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from sklearn.linear_model import LogisticRegression
 from tests.serving.server import write_model
 from tests.serving.test_formats import npy, npz
 
@@ -265,6 +264,8 @@ def test_pickles_are_refused_unread(tmp_path: Path, name: str) -> None:
 
 
 def test_pickled_models_are_served_when_they_are_allowed(tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression  # here: it costs a second, which each collection would pay
+
     classifier = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
     joblib.dump(classifier, tmp_path / "model.joblib")
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(classifier))

@@ -120,5 +120,5 @@ class Data:
     def json(self, *words: str) -> Any:
         """Runs a command that must exit with 0. Returns its JSON output."""
         done = self.run(*words, "-o", "json")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)

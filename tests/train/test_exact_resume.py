@@ -146,7 +146,8 @@ def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.timeout(5 * HANG_SECONDS)
-@pytest.mark.parametrize("loader", ["sampler", pytest.param("stateful", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("loader", ["sampler", "stateful"])
+@pytest.mark.nightly
 def test_kills_under_torchrun_do_not_change_the_weights(loader: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
     kills = kills_of(4)
     for _ in range(3):  # if torchrun hangs, start it again, as a user would

@@ -60,14 +60,14 @@ def _running(index: int) -> Bed:
 
 
 def build_operators(_index: int) -> None:
-    """Builds the operators that tests may request."""
+    """Builds the operators that tests may request, helm, and the controller of load balancers."""
     build.build(*ON_DEMAND)
+    build.build_cluster_tools()
 
 
 def build_all_of_ci(_index: int) -> None:
     """Builds what `make test-cluster` needs; operators are built when requested."""
     build.build()
-    build.build_cluster_tools()
 
 
 CHORES = {

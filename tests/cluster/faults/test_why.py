@@ -54,14 +54,14 @@ def registry(bed: Bed) -> Iterator[str]:
 
 
 def params(rows: tuple[Fault, ...]) -> list[Any]:
-    return [
-        pytest.param(
-            row,
-            id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"),
-            marks=[pytest.mark.operators] if row.operator else [],
-        )
-        for row in rows
-    ]
+    """Returns the rows as parameters; a row whose verdict another row already has runs at night."""
+    made = []
+    verdicts = set[str]()
+    for row in rows:
+        marks = [pytest.mark.operators] * bool(row.operator) + [pytest.mark.nightly] * (row.verdict in verdicts)
+        verdicts.add(row.verdict)
+        made.append(pytest.param(row, id=re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-"), marks=marks))
+    return made
 
 
 def asked(row: Fault, at: Scene, folder: Path) -> tuple[Diagnosis, float]:

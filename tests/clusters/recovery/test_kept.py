@@ -105,6 +105,7 @@ class Scene:
             assert program.terraform_of(self.folder, self.environ).state() == []
 
 
+@pytest.mark.nightly
 def test_emulated_objects_are_readable_after_removal_and_by_the_next_cluster(
     shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Final
 import pytest
 from tests.clusters.recovery import program
 from tests.fakeaws.emulator import Emulator
-from tests.helpers.nightly import IS_NIGHTLY
 from tests.helpers.until import passed, until
 
 from windlass.clusters.recovery import RecoveryReport
@@ -32,7 +31,7 @@ LATER_SECONDS: Final = 0.5
 """Maximum seconds from a printed line to the kill: the launch template takes 6 s, in which nothing is printed."""
 PATIENCE_SECONDS: Final = 400.0
 """Time limit in seconds: each command starts Terraform and its provider several times, which takes seconds of CPU."""
-CYCLES: Final = 5 if IS_NIGHTLY else 1
+CYCLES: Final = 5
 """Number of cycles; each kills once in up and once in down."""
 
 
@@ -132,17 +131,9 @@ class Scene:
         assert not self.existing()
 
 
-OFTEN: Final = (("s3", "terraform"),)
-"""Combinations tested in CI: Terraform creates the objects, and a local state loses less."""
-
-
-def combinations() -> list[Any]:
-    """Returns each store with each victim; most of them are marked as long tests."""
-    every = [(store, victim) for store in ("local", "s3") for victim in ("windlass", "terraform", "both")]
-    return [pytest.param(*one, marks=() if one in OFTEN else pytest.mark.nightly) for one in every]
-
-
-@pytest.mark.parametrize(("store", "victim"), combinations())
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["windlass", "terraform", "both"])
+@pytest.mark.parametrize("store", ["local", "s3"])
 def test_emulated_kill_9_during_up_and_down_leaves_no_unmanaged_resources(
     store: str,
     victim: str,

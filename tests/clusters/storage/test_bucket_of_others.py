@@ -96,6 +96,7 @@ def settings(s3: Any, bucket: str = PARTNER) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_plan_changes_nothing_and_imports_nothing_emulated(
     aws: Emulator,
     terraform: dict[str, str],

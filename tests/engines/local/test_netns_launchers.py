@@ -79,6 +79,7 @@ class TestNetnsMpi(Contract):
         assert networks[0] == networks[1] != networks[2] == networks[3]
         assert str(Path("/proc/self/ns/net").readlink()) not in networks
 
+    @pytest.mark.nightly
     def test_ranks_discovered_by_mpi_are_counted_on_each_node(self, harness: Harness) -> None:
         run = harness.finish("mpi_discovery.py", base=SCRIPTS, nodes=2, procs_per_node=2)
         assert run.status.exit_code == 0, run.text()

@@ -204,6 +204,7 @@ def test_time_limit_ends_job(harness: Harness, plane: ControlPlane) -> None:
     assert_time_was_over(run)
 
 
+@pytest.mark.nightly
 def test_time_limit_ends_job_without_supervisor(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("last_words", "0", timeout="15s")
     name = layout.job_name(run.id, 1)

@@ -40,6 +40,7 @@ def digest(run: Run, name: str) -> str:
     return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
 
 
+@pytest.mark.nightly  # CI compares the weights of a resumed run
 def test_training_on_hosts_gives_weights_of_local_run(tmp_path: Path) -> None:
     with closing(Harness(LOCAL, tmp_path / "local")) as local, emulated(tmp_path / "aws") as (aws, _):
         words = ("train.py", "--epochs", "1")

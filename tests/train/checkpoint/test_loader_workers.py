@@ -74,7 +74,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_sigterm_to_the_process_group_of_a_rank_saves_a_step(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, how: str
 ) -> None:

@@ -212,6 +212,7 @@ def test_killed_node_is_readmitted_and_uses_no_restart(tmp_path: Path) -> None:
         run.close()
 
 
+@pytest.mark.nightly
 def test_a_run_of_fixed_size_waits_for_a_node_that_is_cut_off(tmp_path: Path) -> None:
     run = Run(tmp_path / "home", nodes=2)
     try:
