@@ -353,14 +353,19 @@ class Play:
 
     def _hold_a_node(self, strike: Strike, attempt: int) -> None:
         """End the attempt; of the two nodes of the next one stop one before it reports, and let the other fail."""
-        parents = self._pids("warm") | self._pids("supervisor")
-        known = children(parents)
+        warm, supervisors = self._pids("warm"), self._pids("supervisor")
+
+        def nodes() -> set[int]:
+            """The forks of a warm process, and what supervisors have begun cold; they begin warm processes too."""
+            return children(warm) | {pid for pid in children(supervisors) if is_node(pid)}
+
+        known = nodes()
         victims = [f"{pid}" for pid in sorted(self._pids("rank"))[:1] if kill(pid)]
         self.struck.append(Struck(strike, attempt, " ".join(victims), self._unfinished()))
         give_up = time.monotonic() + 20
         new: list[int] = []
         while len(new) < self.case.nodes and time.monotonic() < give_up:  # without a pause: it reports in milliseconds
-            new = sorted(children(parents) - known)
+            new = sorted(nodes() - known)
         if len(new) < self.case.nodes:
             return
         held = new[-1]
@@ -537,6 +542,16 @@ def children(parents: set[int]) -> set[int]:
         with contextlib.suppress(OSError):
             found |= {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     return found
+
+
+def is_node(pid: int) -> bool:
+    """Whether this is a node worker, by its arguments: before its exec a process has those of the supervisor, which the
+    kernel holds until then (vfork)."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(re.search(rb"/attempt-\d+/node-\d+\.json$", word) for word in words)
 
 
 def step_of(checkpoint: Path) -> int:
