@@ -27,7 +27,7 @@ from tests.chaos.plans import (
 )
 from tests.helpers.disk import fill, small_disk
 from tests.helpers.failing_disk import failing_reads
-from tests.helpers.machine import Machine, kill
+from tests.helpers.machine import Machine, Process, kill
 from tests.helpers.until import passed, until
 
 from windlass.runs.events import Event
@@ -545,13 +545,16 @@ def children(parents: set[int]) -> set[int]:
 
 
 def is_node(pid: int) -> bool:
-    """Whether this is a node worker, by its arguments: before its exec a process has those of the supervisor, which the
-    kernel holds until then (vfork)."""
+    """Whether this process has the arguments of a node worker.
+
+    A child of a supervisor has the supervisor's arguments until its exec. To stop it before that would stop the
+    supervisor too, which the kernel lets wait for the exec (vfork).
+    """
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
     except OSError:
         return False
-    return any(re.search(rb"/attempt-\d+/node-\d+\.json$", word) for word in words)
+    return Process(pid, words.decode(errors="replace"), {}).node is not None
 
 
 def step_of(checkpoint: Path) -> int:
