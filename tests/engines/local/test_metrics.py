@@ -60,9 +60,13 @@ for step in range(1, 6):
     windlass.train.report(step, total=5, loss=step)
     time.sleep(0.06)
 if os.environ["WINDLASS_ATTEMPT"] == "1":
-    if os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    reported = os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "rank-0-reported")
+    if os.environ["RANK"] == "0":
+        open(reported, "w").close()
+        time.sleep(60)
+    while not os.path.exists(reported):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
