@@ -414,6 +414,7 @@ def test_cancelled_wait_leaves_the_run_active_and_no_thread(context: Context) ->
     run.stop(now=True).wait(check=False)
 
 
+@pytest.mark.slow
 def test_exec_runs_next_to_a_rank_and_files_are_copied_both_ways(context: Context, tmp_path: Path) -> None:
     waits = 'until [ -e "$WINDLASS_OUTPUT_DIR/go" ]; do sleep 0.02; done'
     run = windlass.run(job("bash", "-c", waits, nodes=2), context=context)

@@ -73,6 +73,7 @@ def started(store: Store, context: Context) -> Service:
     return services.service(engine, run_id, context.now())
 
 
+@pytest.mark.slow
 def test_service_takes_no_slot_and_is_listed_until_it_is_closed(store: Store, context: Context) -> None:
     busy = windlass.run({"name": "busy", "command": ["sh", "-c", "echo up; sleep 1000"]}, context=context)
     until(lambda: busy.status.phase is Phase.TRAINING)

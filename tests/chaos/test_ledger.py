@@ -164,6 +164,7 @@ def hold_to_the_script(restart: Restart, steps: dict[int, list[int]]) -> None:
     assert reached - UNREPORTED <= restart.reached_step <= reached, restart
 
 
+@pytest.mark.slow
 def test_after_a_power_cut_the_time_until_a_command_looks_is_idle(machine: Machine) -> None:
     machine.write("train.py", "import time\nwhile True:\n    print('trains', flush=True)\n    time.sleep(0.02)\n")
     machine.windlass("run", "--detach", "train.py")

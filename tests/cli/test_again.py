@@ -42,6 +42,7 @@ def script(text: str) -> None:
 # -- rerun ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rerun_runs_the_recorded_job_with_changes(windlass: Call) -> None:
     script("import sys; print('args', sys.argv[1:])")
     first = ran(windlass, "train.py", "--cold", "--label", "team=vision", "--", "--epochs", "5")
@@ -77,6 +78,7 @@ def test_interpreter_of_this_machine_is_not_used_in_the_cluster(
             plan = made["local"]
 
 
+@pytest.mark.slow
 def test_rerun_lists_changed_code_files(windlass: Call) -> None:
     script("print('then')")
     first = ran(windlass, "train.py", "--cold")

@@ -340,6 +340,7 @@ def test_data_sets_of_a_claim_need_a_target(windlass: Call, words: tuple[str, ..
     assert said in done.err
 
 
+@pytest.mark.slow
 def test_missing_extra_is_named_for_stores_other_than_s3(environ: Mapping[str, str], source: Path) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", WITHOUT, "data", *words]

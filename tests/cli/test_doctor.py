@@ -62,6 +62,7 @@ def test_account_checks_match_their_schema_emulated(windlass: Call, account: Emu
     assert all(one["fix"] for one in result.json["checks"] if one["level"] == "fail")
 
 
+@pytest.mark.slow
 def test_quota_request_is_filed_only_after_consent_emulated(windlass: Call, account: Emulator) -> None:
     asked = windlass("doctor", "--on", "cluster.yaml", "--request")
     question = "Request 48 for quota Running On-Demand G and VT instances in us-east-1?"

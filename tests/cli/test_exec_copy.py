@@ -60,6 +60,7 @@ def test_exec_exits_with_the_code_of_its_command(windlass: Call, live: str) -> N
     assert windlass("exec", "nope", "--", "true").code == 102
 
 
+@pytest.mark.slow
 def test_sigint_without_a_terminal_ends_the_command(live: str, environ: Mapping[str, str]) -> None:
     words = [*WINDLASS, "exec", live, "--", "sh", "-c", "echo ready; exec sleep 600"]
     with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, start_new_session=True) as client:
@@ -69,6 +70,7 @@ def test_sigint_without_a_terminal_ends_the_command(live: str, environ: Mapping[
         assert client.wait(100) == 128 + signal.SIGINT
 
 
+@pytest.mark.slow
 def test_exec_command_gets_the_terminal(windlass: Call, live: str, environ: Mapping[str, str]) -> None:
     refused = windlass("exec", live, "-t", "--", "true")
     assert (refused.code, "--tty needs a terminal" in refused.err) == (2, True)
@@ -82,6 +84,7 @@ def test_exec_command_gets_the_terminal(windlass: Call, live: str, environ: Mapp
     assert child.exitstatus == 0
 
 
+@pytest.mark.slow
 def test_files_are_copied_from_and_into_a_live_run(windlass: Call, live: str, ended: Callable[..., Status]) -> None:
     data = windlass("cp", f"{live}:output", "here", "-o", "json").json
     hold("cp", data)

@@ -169,6 +169,7 @@ def test_bash_accepts_the_script(windlass: Call) -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
 
+@pytest.mark.slow
 def test_bash_completes_words_with_the_script(
     windlass: Call, environ: Mapping[str, str], tmp_path: Path, recorded: Callable[..., str]
 ) -> None:

@@ -255,6 +255,7 @@ def test_logs_of_several_runs_are_grouped_below_their_ids(windlass: Call, record
     assert (refused.code, "-f takes one run, found 2" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_rm_by_label_keeps_active_runs(windlass: Call) -> None:
     ended = [windlass("run", "-d", "-q", "--label", "sweep=lr", "--", "true").out.strip() for _ in range(2)]
     for run in ended:

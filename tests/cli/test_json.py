@@ -23,6 +23,7 @@ def hold(what: str, data: Any) -> None:
     jsonschema.Draft202012Validator(schema_of(what)).validate(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTED)
 def test_all_output_schemas_are_valid_and_printed(name: str, windlass: Call) -> None:
     jsonschema.Draft202012Validator.check_schema(schema_of(name))
@@ -65,6 +66,7 @@ def test_unknown_schema_is_refused_with_the_available_names(windlass: Call) -> N
     assert ", ".join(PRINTED) in refused.err
 
 
+@pytest.mark.slow
 def test_output_of_a_run_matches_its_schemas(windlass: Call, ended: Callable[..., Status]) -> None:
     Path("job.yaml").write_text(
         "name: job\ncommand: [bash, -c, 'echo hi; sleep 0.3']\nprocs_per_node: 2\nimage: x\nrestarts: 2\n"
@@ -90,6 +92,7 @@ def test_output_of_a_run_matches_its_schemas(windlass: Call, ended: Callable[...
     hold("rm", windlass("rm", begun["id"], "-o", "json").json)
 
 
+@pytest.mark.slow
 def test_output_of_a_failed_run_matches_its_schemas(windlass: Call) -> None:
     Path("boom.py").write_text(BOOM)
     failed = windlass(
@@ -115,6 +118,7 @@ def test_errors_match_their_schema(windlass: Call) -> None:
         assert json.loads(result.err)["error"]["code"] == result.code
 
 
+@pytest.mark.slow
 def test_init_and_doctor_output_matches_their_schemas(windlass: Call) -> None:
     Path("train.py").write_text('import torch\nif __name__ == "__main__":\n    print(torch)\n')
     hold("init", windlass("init", "-o", "json").json)

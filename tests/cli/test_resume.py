@@ -65,6 +65,7 @@ def test_resume_accepts_another_number_of_nodes(windlass: Call, broken: str) -> 
     assert "world 2 attempt 2" in result.out
 
 
+@pytest.mark.slow
 def test_resume_accepts_other_fields_variables_and_arguments(windlass: Call, home: Path) -> None:
     Path("train.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ)\nassert 'BATCH' in os.environ")
     assert windlass("run", "-q", "train.py", "-e", "SEED=1", "--", "--epochs", "5").code == 100
@@ -112,6 +113,7 @@ def test_resume_lists_changed_code_files(windlass: Call) -> None:
     assert "now" in result.out
 
 
+@pytest.mark.slow
 def test_results_in_the_code_folder_are_not_changed_code(windlass: Call) -> None:
     Path("train.py").write_text(
         "import pathlib; pathlib.Path('out').mkdir(exist_ok=True)\n"
@@ -189,6 +191,7 @@ def test_runs_that_cannot_be_resumed_are_refused(windlass: Call, broken: str) ->
     assert windlass("resume", broken, "--nodes", "0").code == 2
 
 
+@pytest.mark.slow
 def test_stopped_run_suggests_resume_and_why_reports_the_stop(
     windlass: Call, home: Path, ended: Callable[..., Status]
 ) -> None:

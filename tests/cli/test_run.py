@@ -53,6 +53,7 @@ def test_stderr_has_a_line_for_each_phase_and_a_summary(windlass: Call) -> None:
     assert f"windlass logs {run_id}" in last
 
 
+@pytest.mark.slow
 def test_pipes_get_no_colours_except_with_force_color(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_job()
     assert "\x1b" not in windlass("run").err
@@ -146,6 +147,7 @@ def test_restart_shows_its_cause_immediately(windlass: Call) -> None:
     assert "attempt 2" in result.err
 
 
+@pytest.mark.slow
 def test_stopped_run_exits_with_103(windlass: Call, environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
     write_job("command: [sleep, '300']\n")
     with subprocess.Popen([*WINDLASS, "run"], env=environ, stderr=subprocess.PIPE, text=True) as command:
@@ -216,6 +218,7 @@ def test_detach_says_how_to_watch(windlass: Call) -> None:
     assert quiet.err == ""
 
 
+@pytest.mark.slow
 def test_run_that_never_started_reports_the_reason(windlass: Call) -> None:
     write_job("command: [bash, -c, 'exit 3']\n")
     before = windlass("run", "-q").out or windlass("ps", "-q").out.strip()
@@ -230,6 +233,7 @@ def test_run_that_never_started_reports_the_reason(windlass: Call) -> None:
 # -- what does not end a run ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 101)])
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_signal_without_a_terminal_does_not_stop_the_run(

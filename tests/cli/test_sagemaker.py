@@ -41,6 +41,7 @@ def test_missing_credentials_are_the_only_error(windlass: Call, monkeypatch: pyt
     assert windlass("ps", "-a", "-o", "json").json == []
 
 
+@pytest.mark.slow
 def test_stop_now_is_reported_as_unsupported_by_the_target(windlass: Call) -> None:
     Path("deaf.sh").write_text("trap '' TERM; echo ready; sleep 600\n")
     started = windlass("run", "--on", "here", "--set", "grace=1s", "-d", "-q", "--", "bash", "deaf.sh")

@@ -43,6 +43,7 @@ def test_targets_are_listed_with_location_and_file(windlass: Call, home: Path) -
     assert (refused.code, "did you mean kubernetes?" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_targets_settings_and_paths_of_runs_are_completed(
     environ: Mapping[str, str], recorded: Callable[..., str]
 ) -> None:

@@ -131,6 +131,7 @@ def replay(text: str) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_key_d_detaches_with_0_and_the_run_continues(terminal: Start, ended: Callable[..., Status]) -> None:
     child = terminal(*run_steps())
     child.expect("line 5")
@@ -185,6 +186,7 @@ def test_a_second_ctrl_c_stops_with_grace_and_a_third_kills(terminal: Start) -> 
     assert "0m saved" not in rest
 
 
+@pytest.mark.slow
 def test_root_cause_of_a_failure_stays_on_the_terminal(terminal: Start) -> None:
     Path("boom.sh").write_text("echo about to; sleep 0.2; exit 9\n")
     code, text = finish(terminal("run", "--", "bash", "boom.sh"))
@@ -210,6 +212,7 @@ def test_plain_terminal_gets_the_question_too(terminal: Start) -> None:
     assert finish(child)[0] == 103
 
 
+@pytest.mark.slow
 def test_status_watch_shows_the_panel_and_exits_at_ctrl_c(terminal: Start, ended: Callable[..., Status]) -> None:
     detached = terminal(*run_steps()[:1], "-d", *run_steps()[1:])
     assert finish(detached)[0] == 0

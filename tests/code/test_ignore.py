@@ -55,6 +55,7 @@ def git(folder: Path, *words: str, home: Path, check: bool = True) -> bytes:
     return subprocess.run(["git", *words], cwd=folder, env=env, check=check, capture_output=True).stdout
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(trees, trees, ignore_files, ignore_files)
 def test_selected_files_are_those_that_git_does_not_ignore(

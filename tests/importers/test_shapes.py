@@ -413,6 +413,7 @@ def test_manifests_cover_every_supported_kind_and_version() -> None:
     assert len([path for path in MANIFESTS if path.stem[0] == "h"]) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_job_file_parses_to_the_job_and_names_its_origin(path: Path) -> None:
     made = imported(path)
@@ -445,6 +446,7 @@ def is_absent(path: Path, field: str) -> bool:
     return re.split(r"[.:]", field)[-1].split("[")[0] + ":" not in path.read_text().replace('"', "")
 
 
+@pytest.mark.slow
 def test_no_secret_value_is_in_the_job_file_or_the_list() -> None:
     for path in FILES:
         made = imported(path)
@@ -499,6 +501,7 @@ def outcome(path: Path, documents: list[Any]) -> Any:
 ODD: tuple[Any, ...] = (None, 3, -1, "x", "", True, [], {}, [[]], {"a": {"b": 1}}, ["x", 1, None], 1.5, "$(A) `b` \n|")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_value_of_a_field_is_read_reported_or_refused(path: Path) -> None:
     chance = random.Random(path.stem)

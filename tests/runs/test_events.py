@@ -29,6 +29,7 @@ def test_the_page_of_the_record_lists_every_kind() -> None:
     assert named == set(KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=20)
 @given(data=st.data())

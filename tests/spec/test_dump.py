@@ -9,6 +9,7 @@ from windlass.spec.job import Job
 from windlass.spec.parse import parse_job
 
 
+@pytest.mark.slow
 @given(jobs)
 @settings(max_examples=100, deadline=None)
 def test_dumped_job_parses_to_an_equal_job(job: Job) -> None:

@@ -416,6 +416,7 @@ def test_any_text_is_a_job_or_a_job_file_error(text: str) -> None:
     _parse_or_refuse(text)
 
 
+@pytest.mark.slow
 @given(mappings, st.data())
 @settings(max_examples=100, deadline=None)
 def test_any_damaged_job_file_is_a_job_or_a_job_file_error(mapping: dict[str, Any], data: st.DataObject) -> None:
@@ -436,6 +437,7 @@ _anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(mappings, st.dictionaries(st.sampled_from(sorted(Job.model_fields)), _anything, min_size=1, max_size=4))
 @settings(max_examples=100, deadline=None)
 def test_any_value_in_any_field_is_a_job_or_a_job_file_error(mapping: dict[str, Any], wrong: dict[str, Any]) -> None:

@@ -398,6 +398,7 @@ def test_bytes_that_were_changed_on_their_way_are_fetched_again(tmp_path: Path, 
     assert progress.bytes_done == progress.num_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pause")
 def test_a_file_that_is_damaged_in_three_tries_is_named_with_where_the_damage_may_be(tmp_path: Path) -> None:
     at_source = refusals(copied(OnceDamaged(DAMAGED, 99), tmp_path / "to"))

@@ -239,6 +239,7 @@ def test_a_list_that_cannot_be_read_is_refused_with_its_line(host: FileHost, to:
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_pod_stages_a_file_or_a_list_by_python_alone(host: FileHost, tmp_path: Path) -> None:
     host.files["d/SHA256SUMS"] = f"{sha256(SMALL)}  small.bin\n{sha256(BIG)}  big.tar\n".encode()
     pods = Pods(tmp_path)
@@ -260,6 +261,7 @@ def test_a_url_with_a_query_is_staged_on_this_machine_and_not_in_a_cluster(host:
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_copied_is_begun_again_and_is_not_mixed(host: FileHost, to: Path) -> None:
     other = bytes(reversed(BIG))
 
@@ -273,6 +275,7 @@ def test_a_file_that_changes_while_it_is_copied_is_begun_again_and_is_not_mixed(
     assert (to / "big.tar").read_bytes() == other
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_if_range_is_found_out_by_the_version_of_its_answer(host: FileHost, to: Path) -> None:
     other = bytes(reversed(BIG))
 
@@ -399,6 +402,7 @@ def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost
             assert (done.copied.num_copied, (to / name).read_bytes()) == (1, content)
 
 
+@pytest.mark.slow
 def test_connections_that_break_again_and_again_do_not_end_a_copy_that_gets_on(host: FileHost, to: Path) -> None:
     host.reply = lambda get: Reply() if get.range == "bytes=0-0" else Reply(cut_after=2 << 20)
     assert copied(host, "d/big.tar", to).num_copied == 1
@@ -419,6 +423,7 @@ def test_a_server_that_nothing_listens_for_is_an_error_after_some_tries(to: Path
         data.copy("http://127.0.0.1:9/x", str(to), context(to))
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_killed_goes_on_where_it_ended(host: FileHost, to: Path) -> None:
     environ = {**os.environ, "WINDLASS_HOME": str(to.parent / "home")}
     command = [str(WINDLASS), "data", "copy", f"{host.address}/d/big.tar?{SECRET}", str(to), "--sha256", sha256(BIG)]

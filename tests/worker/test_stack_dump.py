@@ -139,7 +139,7 @@ def test_process_name_may_contain_invalid_utf8(tmp_path: Path) -> None:
 
 
 def test_process_without_handlers_is_not_signalled(tmp_path: Path) -> None:
-    with started(tmp_path, "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 600'])") as one:
+    with started(tmp_path, "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo ready; exec sleep 600'])") as one:
         [found] = stack_dump.take_stacks([one], drain)
     assert found.stack == ""
 

@@ -80,6 +80,7 @@ def undone(emulator: Emulator) -> None:
         eks.delete_pod_identity_association(clusterName="vision", associationId=one["associationId"])
 
 
+@pytest.mark.slow
 def test_doctor_with_exactly_its_policy_completes_all_checks_emulated(emulator: Emulator) -> None:
     seen = findings(emulator, list(GIVEN))
     undone(emulator)

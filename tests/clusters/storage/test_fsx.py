@@ -54,6 +54,7 @@ def test_emulated_waiting_for_an_export_that_was_cancelled_fails(account: Emulat
         wait(aws, task, lambda _state, _share: None, FakeClock())
 
 
+@pytest.mark.slow
 def test_emulated_missing_file_system_is_reported(aws: Aws) -> None:
     with pytest.raises(AwsError, match="fs-0123456789abcdef0"):
         begin_export(aws, "fs-0123456789abcdef0", "s3")

@@ -118,6 +118,7 @@ class TestCollect(Case):
         assert (tmp_path / "store" / "runs" / run.id / "out" / "model-0.pt").stat().st_size == 100_000
         assert not [one for one in run.status.files.code_files[-1].largest if "store" in one.path]
 
+    @pytest.mark.slow
     def test_output_folder_in_code_folder_is_not_collected(self, harness: Harness, job: dict[str, Any]) -> None:
         fields = job | {"outputs": {"to": "results", "collect": ["**/*.pt"]}}
         for _ in range(2):

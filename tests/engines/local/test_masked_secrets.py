@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from tests.helpers.machine import Machine
 
 VALUE = "hf_0123456789-of-no-log"
@@ -23,6 +24,7 @@ raise ValueError(f"{token} is refused")
 """
 
 
+@pytest.mark.slow
 def test_printed_secret_is_masked_in_logs_events_verdict_and_files(machine: Machine) -> None:
     machine = dataclasses.replace(machine, keys={"HF_TOKEN": VALUE})
     machine.write("train.py", SCRIPT)

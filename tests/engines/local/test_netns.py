@@ -294,6 +294,7 @@ def test_each_node_has_its_own_host_name_and_address(house: House, start: str) -
     assert len(set().union(*namespaces)) == 3
 
 
+@pytest.mark.slow
 @needs_root
 def test_addresses_are_in_record_and_output_of_commands(house: House) -> None:
     _, run_id = house.finish("where_on_the_net.py", local={"rate": "1gbit"}, warm=["json"])

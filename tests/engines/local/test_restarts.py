@@ -122,6 +122,7 @@ def test_sigterm_to_a_node_is_a_preemption_of_all_ranks(harness: Harness) -> Non
     assert (notice["source"], notice["action"]) == ("sigterm", "terminate")
 
 
+@pytest.mark.slow
 def test_run_has_its_fixed_port_alone_and_again_in_its_next_attempt(harness: Harness) -> None:
     port = quiet_port()
     run = harness.start("work_and_wait", "7", nodes=2, restarts=1, local={"port": port}).until_ready(2)
@@ -132,6 +133,7 @@ def test_run_has_its_fixed_port_alone_and_again_in_its_next_attempt(harness: Har
     assert not is_busy(port)
 
 
+@pytest.mark.slow
 def test_next_command_takes_over_run_of_terminated_supervisor(harness: Harness) -> None:
     run = harness.start("work_and_wait", "7", nodes=2, restarts=1).until_ready(2)
     pid = supervisor(run)
@@ -168,6 +170,7 @@ def test_preemption_notice_of_machine_reaches_all_ranks_and_is_handled_once(
     assert notice == {"source": "imds", "action": "terminate", "time": "2026-09-18T08:22:00Z"}
 
 
+@pytest.mark.slow
 def test_preemption_notice_of_machine_ends_setup_script(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = 'if [ "$WINDLASS_ATTEMPT" = 1 ]; then echo ready; sleep 60 & wait; fi'
     with metadata_service() as service:
@@ -181,6 +184,7 @@ def test_preemption_notice_of_machine_ends_setup_script(harness: Harness, monkey
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_next_command_restarts_run_after_power_cut(harness: Harness) -> None:
     run = harness.start("killed_once", "9", nodes=2, restarts=1)
     run.until(lambda run: len(run.status.ranks) == 2 and all(state.pid for state in run.status.ranks))
@@ -193,6 +197,7 @@ def test_next_command_restarts_run_after_power_cut(harness: Harness) -> None:
     assert first.ended_at <= cut_at
 
 
+@pytest.mark.slow
 def test_run_is_restarted_after_reboot(harness: Harness) -> None:
     """After a reboot, recorded pids may belong to other processes: only the boot id shows that."""
     run = harness.start("killed_once", "9", restarts=1)

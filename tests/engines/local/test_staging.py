@@ -83,6 +83,7 @@ def kill_supervisor(run: Run) -> None:
 class TestStaging(Case):
     way = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 
+    @pytest.mark.slow
     def test_ranks_read_staged_data_and_second_run_uses_cache(self, harness: Harness, job: dict[str, Any]) -> None:
         runs = [harness.start("read.py", **job) for _ in range(2)]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, runs[0].text()
@@ -93,6 +94,7 @@ class TestStaging(Case):
         assert sorted(one["moved"] for one in staged) == [0, 2]
         assert runs[0].status.files.data[0].digest == staged[0]["digest"]
 
+    @pytest.mark.slow
     def test_file_of_http_server_is_staged_once_for_two_runs(self, harness: Harness, job: dict[str, Any]) -> None:
         with file_host({"d/one": b"1"}) as host:
             data = [{"name": "digits", "source": f"{host.address}/d/one"}]
@@ -111,6 +113,7 @@ class TestStaging(Case):
             assert (run.verdict.code, run.verdict.summary) == ("data-locked", message)
         assert run.wait().phase is Phase.SUCCEEDED
 
+    @pytest.mark.slow
     def test_missing_source_fails_run_which_can_be_resumed_later(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
@@ -136,6 +139,7 @@ class TestStaging(Case):
             assert run.wait().phase is Phase.STOPPED
         assert processes_of("windlass.storage.staging", harness) == []
 
+    @pytest.mark.slow
     def test_supervisor_killed_during_transfer_is_replaced(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:

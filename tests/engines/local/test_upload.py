@@ -79,6 +79,7 @@ class TestUpload(Case):
         assert (run.status.files.outputs.files, run.status.files.outputs.bytes) == (2, 100_006)
         assert run.status.files.outputs.digest == uploaded(store, run.id).digest
 
+    @pytest.mark.slow
     def test_failed_upload_fails_run_and_resume_only_uploads(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
@@ -97,6 +98,7 @@ class TestUpload(Case):
         assert len(run.status.attempts) == 1
         uploaded(store, run.id)
 
+    @pytest.mark.slow
     def test_supervisor_killed_during_transfer_is_replaced(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:

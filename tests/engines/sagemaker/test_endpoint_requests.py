@@ -35,6 +35,7 @@ def test_names_depend_on_everything_but_the_end() -> None:
     assert {one.names.endpoint for one in others} == {"windlass-digits"}
 
 
+@pytest.mark.slow
 @given(st.from_regex(NAME_PATTERN, fullmatch=True), st.from_regex(r"[0-9a-f]{12}", fullmatch=True))
 def test_names_fit_into_aws_and_are_read_back(name: str, digest: str) -> None:
     names = Names(name, digest)

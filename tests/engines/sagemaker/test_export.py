@@ -112,6 +112,7 @@ def test_a_target_on_this_machine_has_no_request_for_others() -> None:
         SageMakerLocalEngine.export_request(planned(), here())
 
 
+@pytest.mark.slow
 def test_command_prints_request_and_manifest_and_writes_files_once(machine: Machine) -> None:
     machine.write("targets.yaml", TARGETS)
     machine.write("train.py", SCRIPT)

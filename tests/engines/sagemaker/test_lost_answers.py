@@ -86,6 +86,7 @@ def at(
     return decide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "fault", "away", "kills", "event", "life"),
     EVERY if IS_NIGHTLY else OF_CI,

@@ -253,5 +253,6 @@ def test_writer_of_a_killed_rank_finishes_its_save_and_ends(trained: tuple[Path,
     until(lambda: not lives(writer))
 
 
+@pytest.mark.slow
 def test_script_that_ends_has_its_last_save(trained: tuple[Path, int]) -> None:
     assert steps_of(trained[0] / "ends") == [1]

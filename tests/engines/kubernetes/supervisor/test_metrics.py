@@ -188,6 +188,7 @@ def test_refused_points_do_not_end_the_supervisor(scene: SupervisedScene, tmp_pa
     assert values_on(scene) == [(1.0,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_series", "num_points", "chars"), [(3, 20_000, 4), (2000, 30, 4), (2000, 2, 900)])
 def test_size_is_bounded(monkeypatch: pytest.MonkeyPatch, num_series: int, num_points: int, chars: int) -> None:
     monkeypatch.setattr(metrics, "MAX_BYTES", 64 << 10)

@@ -294,6 +294,7 @@ def test_forked_and_cold_ranks_have_equal_weights_on_gpu(cold: Harness, warm: Ha
     assert sums[0] == sums[1]
 
 
+@pytest.mark.slow
 def test_fork_adopts_ignored_signals_and_limits_of_caller(warm: Harness, tmp_path: Path) -> None:
     """Tested under nohup and after `ulimit -n`, with a warm process that was started before with other settings."""
     script = (

@@ -318,6 +318,7 @@ def test_run_prints_reason_of_cold_start_in_one_line(warm: Harness) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_requested_cold_start_needs_no_warm_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import json, torch")
     environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}

@@ -117,6 +117,7 @@ def test_other_modules_need_another_process(forks: Forks) -> None:
     assert sorted(found["modules"] for found in forks.pool.show()) == [["json"], ["json", "csv"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["nice", "affinity", "stack", "hard limit"])
 def test_caller_with_other_process_settings_needs_another_process(forks: Forks, changed: str) -> None:
     forks.works()
@@ -652,6 +653,7 @@ def windlass(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environ)
 
 
+@pytest.mark.slow
 def test_warm_command_lists_and_ends_processes(forks: Forks) -> None:
     assert "No warm process" in windlass(forks.home, "warm", "ls").stderr
     assert json.loads(windlass(forks.home, "warm", "ls", "-o", "json").stdout) == []
@@ -668,6 +670,7 @@ def test_warm_command_lists_and_ends_processes(forks: Forks) -> None:
     assert windlass(forks.home, "warm", "stop").stdout == "nothing to stop\n"
 
 
+@pytest.mark.slow
 def test_line_after_run_reports_warm_processes(forks: Forks) -> None:
     forks.trust("json")
     words = ("run", str(forks.folder / "done.py"), "--set", 'warm=["json"]')
@@ -678,6 +681,7 @@ def test_line_after_run_reports_warm_processes(forks: Forks) -> None:
     assert "kept" not in windlass(forks.home, *words, "--cold").stderr
 
 
+@pytest.mark.slow
 def test_warm_off_ends_all_processes(forks: Forks) -> None:
     forks.works()
     assert windlass(forks.home, "warm", "off").stdout == "warm starts are off: all ranks start cold\n"
