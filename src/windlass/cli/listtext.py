@@ -17,7 +17,6 @@ from windlass.cli.render import CUTS, emit, first_line, label_words, print_data,
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
 from windlass.spec.labels import SERVICE_LABEL
-from windlass.views.cluster_runs import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
     from windlass.actions.listing import Filter
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from windlass.runs.context import Context
     from windlass.runs.phase import Phase
     from windlass.runs.store import Store, UnreadableRun
+    from windlass.views.cluster_runs import RunOnCluster
     from windlass.views.run import RunSummary
 
 WATCH_SECONDS: Final = 0.5
@@ -84,12 +84,15 @@ def print_here(
 
 def _num_services(store: Store, context: Context) -> int:
     """Returns the number of services that this machine has started and that have not ended, without asking targets."""
-    from windlass.engines.deployments import HERE
     from windlass.services.known import known_deployments
 
-    now, known = context.now(), known_deployments(context.home)
-    there = sum(one.place != HERE and (one.ends_at is None or one.ends_at > now) for one in known)
-    return there + sum(SERVICE_LABEL in one.about.labels for one in store.statuses(unfinished=True))
+    here = sum(SERVICE_LABEL in one.about.labels for one in store.statuses(unfinished=True))
+    if not (known := list(known_deployments(context.home))):
+        return here
+    from windlass.engines.deployments import HERE  # defines many classes: most lists of runs need none of them
+
+    now = context.now()
+    return here + sum(one.place != HERE and (one.ends_at is None or one.ends_at > now) for one in known)
 
 
 def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterator[str]:
@@ -133,6 +136,8 @@ def _is_there(store: Store, run_id: str) -> bool:
 
 def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:
     """Prints the runs on a target."""
+    from windlass.views.cluster_runs import on_cluster
+
     views = [on_cluster(state) for state in found]
     if quiet and form == "table":
         print_data((), form, [view.id for view in views])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +15,12 @@ from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import emit, print_data, print_item
 from windlass.cli.statustext import advance_lines, clock_time, exit_words, labelled
 from windlass.cli.style import phase_word
-from windlass.engines.base import Engine
-from windlass.engines.values import RunState
-from windlass.views.cluster_runs import ClusterAnswer, RunOnCluster, RunOnClusterWithPods, on_cluster, with_pods
 from windlass.views.run import recorded_run, summary_of
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Engine
+    from windlass.engines.values import RunState
+    from windlass.views.cluster_runs import ClusterAnswer, RunOnCluster, RunOnClusterWithPods
 
 POD_ROWS = 16
 TICK_SECONDS = 0.25
@@ -30,6 +33,8 @@ def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Fil
     With -o json or yaml, nothing is printed for a named run, because the caller prints how the run ended. Returns the
     exit code.
     """
+    from windlass.views.cluster_runs import ClusterAnswer, on_cluster
+
     shown: dict[str, RunOnCluster] = {}
     trouble: str | None = None
     with engine.watch(run_id) as watch, Interrupts(can_ask=False) as interrupts:
@@ -78,6 +83,8 @@ def print_state(engine: Engine, state: RunState, form: str, *, verbose: int = 0)
     if state.is_recorded:
         run = recorded_run(state.status, engine.store, now, state)
         return print_data(run, form, lambda paint: statustext.status_lines(run, now, paint, verbose=verbose))
+    from windlass.views.cluster_runs import with_pods
+
     return print_data(with_pods(state), form, lambda paint: pod_lines(state, with_pods(state), now, paint))
 
 

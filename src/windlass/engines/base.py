@@ -17,7 +17,6 @@ from windlass.engines.values import Manifests, ResultsLocation, RunState, Writte
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
-from windlass.runs.metrics import FILE, Series, read_metrics
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from windlass.plan.exposure import Exposure
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Billed, Cost
+    from windlass.runs.metrics import Series
     from windlass.spec.job import Job
     from windlass.storage.progress import Progress
     from windlass.worker.tarpipe import Received
@@ -337,6 +337,8 @@ class Engine:
 
         An engine whose supervisors run elsewhere first copies new points to the run's folder.
         """
+        from windlass.runs.metrics import FILE, read_metrics
+
         return read_metrics(self.store.run_dir(run_id) / FILE)
 
     def observe(self, run_id: str) -> Observations:

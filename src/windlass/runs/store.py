@@ -190,7 +190,8 @@ class Store:
 
     def has_leftovers(self, run_id: str) -> bool:
         """Whether the engine's clean-up after the run is incomplete, such as a job that may still run."""
-        return (self.run_dir(run_id) / LEFTOVERS).exists()
+        # Path objects would take too long for a list of ten thousand runs.
+        return os.path.exists(f"{self.home}/runs/{run_id}/{LEFTOVERS}")  # noqa: PTH110
 
     def run_dir(self, run_id: str) -> Path:
         """Returns the folder of a run: logs, attempts, control files and, by default, its outputs."""
@@ -399,7 +400,9 @@ class Store:
 
     def unreadable(self) -> list[UnreadableRun]:
         """Returns the runs that `statuses` skips because another version of Windlass recorded them, newest first."""
-        rows = self._all("SELECT id, version FROM runs WHERE version != ? ORDER BY created_at DESC, id", RECORD_VERSION)
+        # The plus sign keeps SQLite from following the index of ages, which takes ten times as long for 10,000 runs.
+        sql = "SELECT id, version FROM runs WHERE version != ? ORDER BY +created_at DESC, id"
+        rows = self._all(sql, RECORD_VERSION)
         return [UnreadableRun(*row) for row in rows]
 
     def _at_home(self, status: Status) -> Status:
