@@ -38,9 +38,14 @@ def view_of(kind: type[View], *sources: Any, **more: Any) -> View:
     """Builds a view from equally named fields of the sources; the first source with the field wins. `more` adds or
     replaces fields.
     """
-    names = [name for name in _names(kind) if name not in more]
-    known = {name: getattr(next(one for one in sources if hasattr(one, name)), name) for name in names}
-    return kind(**known, **more)
+    classes = (kind, tuple(map(type, sources)), tuple(more))
+    found = _found.get(classes)
+    if found is None:  # once for all runs of a list
+        names = [name for name in _names(kind) if name not in more]
+        found = _found[classes] = tuple(
+            (name, next(place for place, one in enumerate(sources) if hasattr(one, name))) for name in names
+        )
+    return kind(**{name: getattr(sources[place], name) for name, place in found}, **more)
 
 
 def _names(kind: type) -> tuple[str, ...]:
@@ -53,3 +58,5 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 _known: Final[dict[type, tuple[str, ...]]] = {}
+_found: Final[dict[tuple[type, tuple[type, ...], tuple[str, ...]], tuple[tuple[str, int], ...]]] = {}
+"""For a view, the classes of its sources and the names of `more`: each field with the index of its source."""
