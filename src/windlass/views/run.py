@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.code.kept import why_not_kept
 from windlass.code.revision import Revision
-from windlass.plan.plan import Plan
-from windlass.plan.steps import NetworkStep
 from windlass.runs import events
 from windlass.runs.data import DataDifference, data_differences
 from windlass.runs.ledger import Ledger, fold_ledger, ledger_of
@@ -24,6 +22,7 @@ from windlass.worker.protocol import SavedState
 
 if TYPE_CHECKING:
     from windlass.engines.values import RunState
+    from windlass.plan.plan import Plan
     from windlass.runs.store import Store
 
 LEDGER_SECONDS: Final = 1.0
@@ -192,6 +191,8 @@ def run_of(
     code_not_kept: str = "",
 ) -> Run:
     """Builds the view of a single run; `plan` is its recorded plan."""
+    from windlass.plan.steps import NetworkStep  # lists of runs need no plans, whose import takes milliseconds
+
     network = plan.first(NetworkStep)
     return view_of(
         Run,
