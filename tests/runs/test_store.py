@@ -301,8 +301,8 @@ def test_a_file_with_tables_of_another_version_is_left_as_it_is(version: int, tm
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def recorded_by_another_version(store: Store, run_id: str) -> None:
-    begin(store, run_id).close()
+def recorded_by_another_version(store: Store, run_id: str, at: float = BIRTH) -> None:
+    begin(store, run_id, at).close()
     with contextlib.closing(sqlite3.connect(store.home / "record.db")) as db, db:
         db.execute("UPDATE runs SET version = ?, status = '{}' WHERE id = ?", (RECORD_VERSION + 1, run_id))
 
@@ -321,6 +321,18 @@ def test_a_run_that_another_version_recorded_is_refused_and_hides_no_other(store
     store.delete("a-1")
     assert store.unreadable() == []
     assert not store.run_dir("a-1").exists()
+
+
+def test_runs_of_other_versions_are_listed_newest_first(store: Store) -> None:
+    for run_id, age_seconds in (("a-1", 20), ("b-2", 10), ("c-3", 10), ("d-4", 30)):
+        recorded_by_another_version(store, run_id, BIRTH - age_seconds)
+    assert [one.id for one in store.unreadable()] == ["b-2", "c-3", "a-1", "d-4"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_one_without_leftovers(store: Store) -> None:
+    assert not store.has_leftovers("never-created")
+    with pytest.raises(OSError, match="name too long"):
+        store.has_leftovers("x" * 300)
 
 
 def test_a_change_of_a_recorded_field_needs_the_next_version_of_the_record() -> None:

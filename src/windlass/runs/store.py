@@ -189,9 +189,15 @@ class Store:
         self.close()
 
     def has_leftovers(self, run_id: str) -> bool:
-        """Whether the engine's clean-up after the run is incomplete, such as a job that may still run."""
+        """Whether the engine's clean-up after the run is incomplete, such as a job that may still run. Raises OSError
+        if the folder of the run cannot be read.
+        """
         # Path objects would take too long for a list of ten thousand runs.
-        return os.path.exists(f"{self.home}/runs/{run_id}/{LEFTOVERS}")  # noqa: PTH110
+        try:
+            os.stat(f"{self.home}/runs/{run_id}/{LEFTOVERS}")  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def run_dir(self, run_id: str) -> Path:
         """Returns the folder of a run: logs, attempts, control files and, by default, its outputs."""
