@@ -21,7 +21,7 @@ from tests.engines.harness import Harness, Run
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.objects.pod_spec import pod_specs
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_specs
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.plan.plan import Plan

@@ -13,7 +13,7 @@ from windlass.storage import folder
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
-from windlass.storage.copy_note import LEAST, RANGES, CopyNoteFile, cuts
+from windlass.storage.copy_note import MIN_NAMES, RANGES, CopyNoteFile, cuts
 from windlass.storage.folder import Folder
 from windlass.storage.opening import journal_for
 from windlass.storage.place import Entry
@@ -141,7 +141,7 @@ def test_large_destination_is_listed_by_separate_process(both: Set, monkeypatch:
     assert both.copy().num_copied == 1
 
 
-@pytest.mark.parametrize(("number", "ranges"), [(0, 1), (LEAST, 1), (3 * LEAST, 3), (100 * LEAST, RANGES)])
+@pytest.mark.parametrize(("number", "ranges"), [(0, 1), (MIN_NAMES, 1), (3 * MIN_NAMES, 3), (100 * MIN_NAMES, RANGES)])
 def test_a_listing_is_cut_into_ranges_of_many_names(number: int, ranges: int) -> None:
     names = [f"{one:06}" for one in range(number)]
     found = cuts(names)

@@ -22,7 +22,7 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.copy import Copy
 from windlass.storage.digest import combined
-from windlass.storage.helpers import FILES_ON_ONE_CORE, MOST, Helpers, number_here
+from windlass.storage.helpers import FILES_ON_ONE_CORE, MAX_HELPERS, Helpers, number_here
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import File, Manifest
 from windlass.storage.progress import Copied
@@ -237,7 +237,7 @@ def test_low_task_limit_disables_helpers(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_few_files_or_few_cores_disable_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _kind: (-1, -1))
     monkeypatch.setattr("windlass.storage.helpers.PIDS_MAX", Path("/nowhere"))
-    for cores, expected in ((1, 0), (2, 2), (4, 4), (64, MOST)):
+    for cores, expected in ((1, 0), (2, 2), (4, 4), (64, MAX_HELPERS)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cores=cores: range(cores))
         assert number_here(FILES_ON_ONE_CORE // cores - 1) == 0
         assert number_here(FILES_ON_ONE_CORE // cores) == expected

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.helpers.clock import FakeClock
 
-from windlass.storage.window import LARGE_BYTES, LEAST, PERIOD_SECONDS, Window
+from windlass.storage.window import LARGE_BYTES, MIN_REQUESTS, PERIOD_SECONDS, Window
 
 
 def answers(clock: FakeClock, window: Window, number: int, cpu: float = 0.0) -> None:
@@ -32,7 +32,7 @@ def test_window_doubles_until_store_is_busy_then_halves_and_grows_by_one_per_win
     assert 10.9 < window.size <= 11
     for _ in range(10):
         window.throttled()
-    assert window.size == LEAST
+    assert window.size == MIN_REQUESTS
 
 
 def test_window_does_not_grow_while_interpreter_is_busy() -> None:

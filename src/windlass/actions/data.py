@@ -278,7 +278,7 @@ def _engine_of(on: str, context: Context) -> Iterator[Engine]:
 
 
 def _named(which: str, context: Context) -> str:
-    """Resolves a name to an address, except a digest, which is returned unchanged."""
+    """Returns the address of a source given as path or URL; a digest is returned unchanged. Raises UsageError."""
     return which if DIGEST.fullmatch(which) else str(Address.parse(which, context.cwd))
 
 

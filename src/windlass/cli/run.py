@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shlex
 import shutil
 import sys
@@ -119,10 +120,15 @@ def _is_program(word: str) -> bool:
 
 
 def _is_misspelled(error: click.NoSuchOption) -> bool:
-    """Whether an unknown option differs from an option of Windlass by one or two letters."""
+    """Whether an unknown option abbreviates an option of Windlass, has its letters in another order, or has one letter
+    more, less or other.
+    """
+    name = error.option_name
     return any(
-        # such as --node or --nodse for --nodes
-        one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2
+        # such as --node, --nodse and --nodez for --nodes
+        one.startswith(name)
+        or len(set(one) ^ set(name)) < 2
+        or (len(one) == len(name) and sum(map(operator.ne, one, name)) == 1)
         for one in error.possibilities or ()
     )
 

@@ -98,12 +98,12 @@ def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -
 
 
 def require_account(named: ManagedCluster, terraform: Terraform, context: Context) -> None:
-    """Raises UsageError if the credentials belong to another account than the cluster, or its file names another
-    region.
+    """Raises UsageError if the credentials belong to another account than the cluster, or the cluster file names
+    another region.
 
-    Terraform would find no resources there and drop them from the state, while AWS bills them. The outputs of the last
-    `up` name the account too: after a destroy that left resources, the state is empty. Raises TerraformError, AwsError,
-    FolderError.
+    Otherwise Terraform would find no resources and drop them from the state, while AWS still bills them. The account is
+    also read from the outputs of the last `up`, because the state is empty after a destroy that left resources. Raises
+    TerraformError, AwsError, FolderError.
     """
     from windlass.clusters.eks.contents import accounts, regions
 

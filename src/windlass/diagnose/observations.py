@@ -215,7 +215,7 @@ class Observations:
         return found
 
     def went_on_after(self, silence: Silence) -> bool:
-        """Whether a rank wrote output after the silence, which was then no hang."""
+        """Whether the run succeeded or a rank wrote output after the silence, so that the silence was not a hang."""
         outputs = [seen.last_output_at for seen in self.ranks if seen.last_output_at is not None]
         return self.status.phase is Phase.SUCCEEDED or any(at > silence.at + 0.05 for at in outputs)
 

@@ -16,7 +16,7 @@ from windlass.spec.runline import split_run
 
 TRAINING: Final = ("node", "trainer", "worker", "workers", "pytorch")
 """Usual names of the training container, and of the training job in a JobSet."""
-FIRST: Final = ("master", "leader", "chief", "head", "launcher")
+RANK_0_NAMES: Final = ("master", "leader", "chief", "head", "launcher")
 """Usual names of the job with rank 0 in a JobSet."""
 _NODE_RANK: Final = re.compile(r"--node[-_]rank\b")
 RETRIES: Final = 6
@@ -79,7 +79,7 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
     jobs = spec.at("replicatedJobs").each()
     alike = [one for one in jobs if one.path == chosen.path or _are_one_training(start, _start_of(one))]
     paths = [one.path for one in alike]
-    chosen, *others = sorted(alike, key=lambda one: one.at("name").value not in FIRST)
+    chosen, *others = sorted(alike, key=lambda one: one.at("name").value not in RANK_0_NAMES)
     for other in jobs:
         if other.path in paths:
             continue

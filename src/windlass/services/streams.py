@@ -63,9 +63,9 @@ class Stream(NamedTuple):
 
 
 async def open_stream(source: socket.socket, pinned: ssl.SSLContext | None, der: bytes) -> Stream:
-    """Returns a stream over a connected socket; with `pinned`, in TLS with the certificate `der`.
+    """Returns a stream over a connected socket; with `pinned`, over TLS to a peer that has the certificate `der`.
 
-    Closes the socket on errors. Raises EngineError if the peer has no such certificate.
+    Closes the socket on errors. Raises EngineError if the connection fails or the peer has another certificate.
     """
     try:
         reader, writer = await asyncio.open_connection(

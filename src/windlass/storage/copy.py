@@ -38,7 +38,7 @@ from windlass.storage.retry import repeated
 from windlass.storage.sequential import Sequential, Stream
 from windlass.storage.verify import digest_of as content_digest
 from windlass.storage.walk import digest_of
-from windlass.storage.window import MOST, Window
+from windlass.storage.window import MAX_REQUESTS, Window
 from windlass.stores.part_sizes import COPY_PART_BYTES
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class Copy:
                     found.append(entry)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(MOST):
+            for _ in range(MAX_REQUESTS):
                 group.create_task(work())
         for entry in found:
             self._before[entry.name] = self._files.pop(entry.name)
@@ -333,7 +333,7 @@ class Copy:
                 await unit()
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(MOST):
+            for _ in range(MAX_REQUESTS):
                 group.create_task(work())
 
     def _start_helpers(self, todo: Sequence[Entry]) -> None:
@@ -342,7 +342,7 @@ class Copy:
         if number := self._num_helpers(sum(one.size <= COPY_PART_BYTES for one in todo)):
             # If no more processes or files are allowed, this process copies alone.
             with suppress(OSError, RuntimeError):
-                self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
+                self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MAX_REQUESTS)
                 self._window.processes = min(1 + number, num_cores())
 
     async def _some(self, small: deque[Entry], size: int) -> None:

@@ -20,7 +20,7 @@ from windlass.storage.walk import digest_of
 
 RANGES: Final = 16
 """Maximum number of ranges into which a listing is split."""
-LEAST: Final = 4000
+MIN_NAMES: Final = 4000
 """Minimum number of names in a range: each additional range may cost one more page request."""
 
 
@@ -48,7 +48,7 @@ class CopyNoteFile:
         self._path = path
 
     def read(self, stored: bytes | None) -> CopyNote | None:
-        """Returns the note of the last copy, or None if the destination's manifest has changed since."""
+        """Returns the note of the last copy; None if it is unreadable or the destination's manifest changed since."""
         if self._path is None or stored is None:
             return None
         try:
@@ -81,5 +81,5 @@ class CopyNoteFile:
 
 def cuts(names: Sequence[str]) -> tuple[str, ...]:
     """Returns names that split a listing of about these sorted names into ranges to list concurrently."""
-    number = min(RANGES, len(names) // LEAST)
+    number = min(RANGES, len(names) // MIN_NAMES)
     return tuple(names[len(names) * at // number] for at in range(1, number))

@@ -33,7 +33,7 @@ from windlass.storage.place import Damaged, Entry, Place, Throttled, joined
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-MOST: Final = 4
+MAX_HELPERS: Final = 4
 FILES_ON_ONE_CORE: Final = 8000
 """Number of small files from which helpers are worthwhile on one core, divided by the number of cores. Starting a
 helper takes 0.1 s of one core."""
@@ -59,7 +59,7 @@ def number_here(num_files: int) -> int:
     """Returns the number of helpers for this number of small files on this machine."""
     cores = num_cores()
     pays_off = cores > 1 and num_files * cores >= FILES_ON_ONE_CORE
-    return min(MOST, cores) if pays_off and sys.executable and _max_tasks() >= MIN_TASKS else 0
+    return min(MAX_HELPERS, cores) if pays_off and sys.executable and _max_tasks() >= MIN_TASKS else 0
 
 
 def num_cores() -> int:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
-from windlass.storage.window import MOST
+from windlass.storage.window import MAX_REQUESTS
 from windlass.stores import errors
 from windlass.stores.errors import Altered, Busy, Changed, Denied, MissingBucket, NoAnswer, StoreError
 from windlass.stores.store import Body
@@ -167,7 +167,7 @@ class Place(ABC):
     """Whether the place may be a part of a set: the manifest of a destination then keeps its other files."""
     is_sequential = False
     """Whether a large file is read by one request from start to end, not by parts in parallel."""
-    max_requests = MOST
+    max_requests = MAX_REQUESTS
     """Limit of concurrent requests."""
 
     def check(self) -> None:

@@ -66,7 +66,7 @@ class Preview:
     """Preview of a copy."""
 
     entries: tuple[Entry, ...]
-    """Files to copy, with their entries at the source, the largest first."""
+    """Source entries of the files to copy, largest first."""
     num_unchanged: int
     refused: tuple[Refusal, ...]
 

@@ -17,7 +17,7 @@ from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.sequential import Stream
-from windlass.storage.window import MOST, Window
+from windlass.storage.window import MAX_REQUESTS, Window
 
 DIFFERENT: Final = "its content is not that of the manifest"
 
@@ -62,7 +62,7 @@ async def verify(place: Place, progress: Progress, manifest: Manifest | None = N
     progress.is_listing = False
     window, waiting = Window(), iter(there)
     async with asyncio.TaskGroup() as group:
-        for _ in range(MOST):
+        for _ in range(MAX_REQUESTS):
             group.create_task(_work(place, window, waiting, progress, problems, damaged))
     extra = tuple(sorted(name for name in entries if name not in manifest.files))
     found = tuple(sorted(problems, key=lambda one: one.name))

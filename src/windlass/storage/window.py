@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from windlass.runs.clock import Clock
 
-FIRST, MOST, LEAST = 4, 64, 1
+INITIAL_REQUESTS, MAX_REQUESTS, MIN_REQUESTS = 4, 64, 1
 MAX_BYTES: Final = 48 << 20
 """Maximum bytes of file content in memory."""
 PERIOD_SECONDS: Final = 0.05
@@ -32,11 +32,11 @@ class Window:
 
     def __init__(
         self,
-        most: int = MOST,
+        most: int = MAX_REQUESTS,
         max_bytes: int = MAX_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        self.size = float(min(FIRST, most))
+        self.size = float(min(INITIAL_REQUESTS, most))
         self.processes = 1
         """Number of processes of the copy that may run at the same time, including this one."""
         self._spent = 0.0
@@ -113,7 +113,7 @@ class Window:
     def throttled(self) -> None:
         """Records that the store asked for fewer requests or did not answer."""
         self._was_throttled = True
-        self.size = max(float(LEAST), self.size / 2)
+        self.size = max(float(MIN_REQUESTS), self.size / 2)
 
     def _fits(self, num_bytes: int) -> bool:
         return self._requests == 0 or (self._requests < int(self.size) and self._bytes + num_bytes <= self._max_bytes)

@@ -14,7 +14,7 @@ from windlass.worker.protocol import FileSize, SavedState
 if TYPE_CHECKING:
     from windlass.plan.plan import Plan
 
-MOST: Final = 10
+MAX_FILES: Final = 10
 MOST_PATTERNS: Final = 5
 
 
@@ -53,7 +53,7 @@ def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles
         found = found[-1:]  # all nodes share this folder, so the last report covers all nodes
     if not found or not (wanted or any(one.left for one in found)):
         return None
-    largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MOST]
+    largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MAX_FILES]
     return ChangedFiles(
         found[0].folder,
         is_kept,

@@ -113,7 +113,7 @@ class MetricScans:
             os.write(self._write, b".")
 
     def _collect(self) -> None:
-        """Hands over the results of a scan that has ended."""
+        """Passes the points and notes of a finished scan to `take` and `note`."""
         os.read(self._read, 1)
         thread, self._thread = self._thread, None
         if thread is not None:

@@ -134,8 +134,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        # Polling starts after the ranks, to not delay them, with two exceptions: a network namespace has no route to
-        # the metadata service, and a setup script may take minutes.
+        # Polling for preemption notices starts after the ranks, so as not to delay them, with two exceptions: a network
+        # namespace has no route to the metadata service, and a setup script may take minutes.
         watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()

@@ -97,9 +97,8 @@ def run(argv: list[str], done: str | None) -> int:
         asked = _print(error.with_traceback(trace))
         code = code if asked is None else asked
         _record_collectives(error)
-        _write_done_mark(
-            done, code, failed_at
-        )  # marked only after the error is printed: a rank killed before counts as a victim
+        # Marked only after the error is printed: a rank that is killed while it prints the error counts as a victim.
+        _write_done_mark(done, code, failed_at)
     return code
 
 

@@ -15,7 +15,7 @@ from windlass.clusters.components.helm import run_helm
 from windlass.errors import EngineError
 
 MAX_BYTES: Final = 32 * 2**20
-"""Maximum size of a manifest file; the largest known one has 2 MB."""
+"""Maximum size of a manifest file; the largest known one is 2 MB."""
 FETCH_SECONDS: Final = 60.0
 PULL_SECONDS: Final = 180.0
 

@@ -9,10 +9,12 @@ from windlass.errors import EngineError
 
 Json = Mapping[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
-FIRST: Final = ("Namespace", DEFINITION, "PriorityClass", "StorageClass", "ServiceAccount", "ClusterRole", "Role",
-                "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "PersistentVolume",
-                "PersistentVolumeClaim", "Service", "Deployment", "DaemonSet", "StatefulSet", "Job")  # fmt: skip
-LAST: Final = ("APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+CREATED_FIRST: Final = (
+    *("Namespace", DEFINITION, "PriorityClass", "StorageClass", "ServiceAccount"),
+    *("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret"),
+    *("PersistentVolume", "PersistentVolumeClaim", "Service", "Deployment", "DaemonSet", "StatefulSet", "Job"),
+)
+CREATED_LAST: Final = ("APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 """Kinds created last, because the API server calls their services as soon as they exist."""
 
 
@@ -38,9 +40,9 @@ def in_order(objects: Iterable[Json]) -> list[Json]:
 
 
 def _rank(kind: str) -> int:
-    if kind in FIRST:
-        return FIRST.index(kind)
-    return len(FIRST) + 1 + (1 if kind in LAST else 0)
+    if kind in CREATED_FIRST:
+        return CREATED_FIRST.index(kind)
+    return len(CREATED_FIRST) + 1 + (1 if kind in CREATED_LAST else 0)
 
 
 def _unlisted(document: Any) -> list[Any]:

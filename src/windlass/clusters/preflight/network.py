@@ -69,7 +69,7 @@ def images_finding(cluster: Cluster) -> Finding:
 
 
 class _Existing:
-    """An existing VPC as EC2 describes it. A check returns a level, what was found, and a fix, or raises AwsError."""
+    """An existing VPC as EC2 describes it. Each check returns a level, the finding and a fix, or raises AwsError."""
 
     def __init__(self, aws: Aws, cluster: Cluster, vpc: str) -> None:
         self._aws, self._cluster, self._vpc = aws, cluster, vpc

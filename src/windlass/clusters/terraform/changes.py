@@ -63,7 +63,7 @@ class Change:
 
     def _differs(self, name: str) -> bool:
         before, after = self.before.get(name), self.after.get(name)
-        is_other = before != after and bool(before or after)  # null, "", [] and {} count as equal
+        is_other = before != after and bool(before or after)  # null, false, 0, "", [] and {} count as equal
         return bool(self.unknown.get(name)) or is_other
 
 

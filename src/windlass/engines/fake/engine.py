@@ -119,7 +119,7 @@ class FakeEngine(SupervisedEngine):
             notify_end(store, plan)
 
     def _is_supervised(self, run_id: str) -> bool:
-        return True  # a thread has no pid file
+        return True  # the supervisor is a thread of this process, so there is no pid file to check
 
     def _wake_supervisor(self, run_id: str) -> bool:
         clock = self._clocks.get(run_id)

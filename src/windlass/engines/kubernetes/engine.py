@@ -346,8 +346,8 @@ class KubernetesEngine(ServiceObjects, SupervisedEngine):
     @override
     def results(self, run_id: str) -> ResultsLocation:
         from windlass.engines.kubernetes.access.exec_copy import results_claim
+        from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
         from windlass.engines.kubernetes.objects.planned import attempt_objects
-        from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 
         folder = self.store.run_dir(run_id) / "output"
         copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""

@@ -36,8 +36,8 @@ def restore(parts: Iterable[Part], kept: Mapping[str, list[int]]) -> None:
 
 
 def _rebuilds(thing: Any) -> bool:
-    """Whether the object is a DDP module that rebuilds its buckets after the first step and does nothing else to
-    gradients.
+    """Whether the object is a DDP module that rebuilds its buckets after the first step, and uses no static graph,
+    communication hooks or mixed precision.
     """
     return (
         isinstance(thing, DistributedDataParallel)

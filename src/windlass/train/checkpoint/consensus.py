@@ -58,7 +58,9 @@ class World:
         return self.rank == 0 or not self.can_communicate
 
     def exchange(self, flags: Flags) -> Flags:
-        """Starts the reduction of this step's flags; returns the reduced flags of the previous step."""
+        """Starts the reduction of this step's flags; returns the reduced flags of the previous step. A single rank gets
+        this step's flags at once.
+        """
         return flags  # a single rank needs no reduction
 
     def reduce(self, flags: Flags) -> Flags:

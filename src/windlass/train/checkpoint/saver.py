@@ -20,7 +20,7 @@ from windlass.train.report import report_checkpoint
 
 
 class Saver:
-    """The saves of this rank. All ranks must call `begin`, `finish` and `await_commit` together."""
+    """Saves checkpoints of this rank. All ranks must call `prepare`, `begin`, `finish` and `await_commit` together."""
 
     def __init__(
         self, folder: str, attempt: int, run_id: str, world: World, settings: Settings, take: Callable[[], Snapshot]

@@ -31,7 +31,7 @@ class Folder:
     """A folder of checkpoints on a disk that all ranks share. All methods raise OSError."""
 
     num_reads = 1
-    """Number of reads before a file counts as damaged: a byte may change in transit."""
+    """Number of reads before a file counts as damaged; more for an object store: bytes may change in transit."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec, pod_templates
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_templates
 from windlass.engines.kubernetes.objects.pod_template import SECRETS_VOLUME, Shape, pod_template
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from windlass.engines.kubernetes.objects.find_pod_specs import claims_of
 from windlass.engines.kubernetes.objects.object_reports import (
     ends_of,
     is_problem,
@@ -15,7 +16,6 @@ from windlass.engines.kubernetes.objects.object_reports import (
     warning,
 )
 from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_spec import claims_of
 from windlass.engines.kubernetes.objects.pod_status import pod_status
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec, pod_templates
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_templates
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.pods import by_id
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, WORKLOADS

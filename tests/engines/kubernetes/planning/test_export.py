@@ -15,7 +15,7 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, planned, with_c
 
 from windlass.cli.manifesttext import head_lines
 from windlass.code.pack import Packed
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_specs
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec, pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
 from windlass.engines.kubernetes.planning.export import PIECE_BYTES, manifests

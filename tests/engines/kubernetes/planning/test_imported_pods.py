@@ -15,8 +15,8 @@ from tests.engines.kubernetes.planning.test_plan import FACTS, TARGET, blockers
 from tests.importers.shapes import FOLDER, imported
 from tests.importers.test_every_leaf import REFUSED, WALKED, form_of
 
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_templates
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.plan import plan
 from windlass.importers.convert import Imported, import_text

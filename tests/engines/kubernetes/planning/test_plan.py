@@ -14,10 +14,10 @@ from windlass.cli.plantext import plan_lines
 from windlass.code.pack import Packed
 from windlass.code.selection import ExcludedEntries
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec as find_pod_spec
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_templates
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES
 from windlass.engines.kubernetes.objects.planned import attempt_objects, numbered
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec as find_pod_spec
-from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.plan import plan

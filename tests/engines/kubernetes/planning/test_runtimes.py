@@ -15,8 +15,8 @@ import pytest
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers, planned
 
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.planned import attempt_objects, numbered
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import STEP, patching_of
 from windlass.engines.kubernetes.planning.runtimes import Runtimes

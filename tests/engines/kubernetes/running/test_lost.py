@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.lost_pods import GONE_SECONDS, LOST_SECONDS, SILENT, TAINTED
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import is_alive, is_lost
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.spec.job import Job

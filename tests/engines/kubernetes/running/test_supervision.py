@@ -31,8 +31,8 @@ from windlass.engines.kubernetes.access.lease import (
 )
 from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.planned import numbered
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_template import bounded, deadline_seconds
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts

@@ -25,9 +25,9 @@ from windlass.engines.kubernetes.access.files import (
 )
 from windlass.engines.kubernetes.access.node_pods import pods_of, running_pod
 from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.helper_manifests import COPY_SECONDS
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.errors import EngineError, UsageError

@@ -46,7 +46,7 @@ class PodFiles:
             return found
 
     def put(self, pod: Pod, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
-        """Copies the local path `local` to a path of a pod. Raises EngineError, OSError."""
+        """Copies the local path `local` to a path in a pod. Raises EngineError, OSError."""
         program = ("receive", path, local.resolve().name)
         with self._stream(pod, *program, stdin=True) as stream:
             output = Output(stream)
@@ -106,7 +106,7 @@ def _rest(output: Output) -> tuple[bytes, EngineError | None]:
 
 
 def parsed(answer: bytes) -> Mapping[str, Any] | None:
-    """Returns the JSON object that a program printed at its end, or None if it is incomplete."""
+    """Returns the JSON object that a program printed as its last line, or None if it is incomplete."""
     try:
         found = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):

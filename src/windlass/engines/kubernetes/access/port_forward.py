@@ -60,8 +60,8 @@ class RunPorts:
         self._pods: dict[int, str] = {}
 
     def open(self, node: int, port: int) -> PortSocket:
-        """Connects to a port of the newest pod of a node, which is looked up again if it refuses. Raises
-        EngineError.
+        """Connects to a port of the newest pod of a node. Looks up the pod again if the API server refuses the
+        connection to the pod used last. Raises EngineError.
         """
         if (known := self._pods.get(node)) is not None:
             try:

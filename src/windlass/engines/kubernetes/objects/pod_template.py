@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_specs
 from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.order_client import READABLE_BY_GROUP, order_client_fields
-from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_specs
 from windlass.engines.kubernetes.objects.manifests import core
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts, config_data
-from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.pod_template import bounded, code_sources
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, pod_assignment, ttl
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, RunObjects, num_pieces, run_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_template import GPU_TOLERATION, IMAGE, PYTHON, Shape, tolerated
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_objects
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob

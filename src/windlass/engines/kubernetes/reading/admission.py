@@ -140,7 +140,7 @@ def is_deactivated(seen: QueueStatus) -> bool:
 
 
 def reason_in(message: str) -> str:
-    """Returns the reason that newer kueue versions report in place of this message; empty for an unknown message."""
+    """Returns the reason that newer Kueue versions report in place of this message; empty for an unknown message."""
     return next((reason for pattern, reason in _MEANINGS if re.search(pattern, message)), "")
 
 

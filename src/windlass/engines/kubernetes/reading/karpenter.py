@@ -11,7 +11,7 @@ from windlass.engines.kubernetes.objects.node_pools import GROUP
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.reading.claims import FAILED
 
-MOST: Final = "1000"
+MAX_OBJECTS: Final = "1000"
 """Maximum number of objects of a kind that are read."""
 REFUSED: Final = f"reason={FAILED},source!=default-scheduler"
 OF_CLAIMS: Final = "involvedObject.kind=NodeClaim"
@@ -26,16 +26,18 @@ def questions(client: Client, api: str) -> dict[str, Callable[[], Json]]:
     if not api:
         return {}
     return {
-        "claims": lambda: client.find(api, "NodeClaim", limit=MOST),
-        "refused": lambda: client.find("v1", "Event", fieldSelector=REFUSED, limit=MOST),
-        "of claims": lambda: client.within(EVENTS_OF_CLUSTER).find("v1", "Event", fieldSelector=OF_CLAIMS, limit=MOST),
+        "claims": lambda: client.find(api, "NodeClaim", limit=MAX_OBJECTS),
+        "refused": lambda: client.find("v1", "Event", fieldSelector=REFUSED, limit=MAX_OBJECTS),
+        "of claims": lambda: client.within(EVENTS_OF_CLUSTER).find(
+            "v1", "Event", fieldSelector=OF_CLAIMS, limit=MAX_OBJECTS
+        ),
     }
 
 
 def node_pools(client: Client) -> tuple[Json, ...] | None:
     """Returns the NodePools; None if Karpenter is not installed or the user may not list them. Raises EngineError."""
     api = served(client, GROUP)
-    found = items(lambda: client.find(api, "NodePool", limit=MOST)) if api else None
+    found = items(lambda: client.find(api, "NodePool", limit=MAX_OBJECTS)) if api else None
     return None if found is None else tuple(found)
 
 

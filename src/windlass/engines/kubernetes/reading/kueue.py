@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.reading.admission import (
 )
 from windlass.errors import EngineError
 
-MOST: Final = "2000"
+MAX_OBJECTS: Final = "2000"
 """Maximum number of objects of a kind that are read."""
 
 
@@ -64,4 +64,4 @@ def queues(client: Client) -> tuple[tuple[str, str], ...] | None:
 
 
 def _objects(client: Client, api: str, kind: str, selector: str = "") -> list[Any] | None:
-    return items(lambda: client.find(api, kind, selector, limit=MOST))
+    return items(lambda: client.find(api, kind, selector, limit=MAX_OBJECTS))

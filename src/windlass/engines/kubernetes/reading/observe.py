@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once, served
 from windlass.engines.kubernetes.objects import layout, node_pools
+from windlass.engines.kubernetes.objects.find_pod_specs import claims_of, pod_spec
 from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, ends_of, key, object_reports, recorded
 from windlass.engines.kubernetes.objects.observations import (
     ClusterNode,
@@ -27,7 +28,6 @@ from windlass.engines.kubernetes.objects.observations import (
 )
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
-from windlass.engines.kubernetes.objects.pod_spec import claims_of, pod_spec
 from windlass.engines.kubernetes.objects.pod_status import pod_status
 from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import admission, claims, karpenter, quotas
@@ -39,7 +39,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
-MOST: Final = "1000"
+MAX_OBJECTS: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
 """Kinds that are read in the namespace and, if permitted, in all namespaces, since all workloads compete for quota."""
 CALLED: Final = {
@@ -192,8 +192,8 @@ def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
         {
             "pods": lambda: _pods(client, plan, assignment),
             "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
-            "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
-            "nodes": lambda: client.find("v1", "Node", limit=MOST),
+            "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_OBJECTS),
+            "nodes": lambda: client.find("v1", "Node", limit=MAX_OBJECTS),
         }
     )
     late = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
@@ -227,18 +227,18 @@ def _ask_optional(
 
 def _of_kueue(client: Client, api: str) -> dict[str, Callable[[], Json]]:
     return {
-        **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
+        **{kind: lambda kind=kind: client.find(api, kind, limit=MAX_OBJECTS) for kind in KUEUE},  # type: ignore[misc]
         **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
-        "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
+        "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MAX_OBJECTS),
     }
 
 
 def _of_karpenter(client: Client, api: str) -> dict[str, Callable[[], Json]]:
-    return {"pools": lambda: client.find(api, "NodePool", limit=MOST), **karpenter.questions(client, api)}
+    return {"pools": lambda: client.find(api, "NodePool", limit=MAX_OBJECTS), **karpenter.questions(client, api)}
 
 
 def _every(client: Client, api: str, kind: str) -> Json:
-    return client.call("GET", client.path(api, kind, everywhere=True), query={"limit": MOST})
+    return client.call("GET", client.path(api, kind, everywhere=True), query={"limit": MAX_OBJECTS})
 
 
 def _not_running(answers: Answers) -> list[Json]:

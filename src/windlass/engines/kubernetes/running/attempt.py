@@ -15,8 +15,8 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import PodControl
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import claims_of
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
-from windlass.engines.kubernetes.objects.pod_spec import claims_of
 from windlass.engines.kubernetes.objects.pod_status import (
     container_state,
     ended_at,

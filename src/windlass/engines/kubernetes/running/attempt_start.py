@@ -177,8 +177,8 @@ class AttemptStart:
             **config_data(assignment, specs, num_spares, taken),
         }
         made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
-        # The runtime owns the TrainJob, and so outlives it: Trainer refuses every change of a TrainJob without a
-        # runtime, even during its deletion.
+        # The runtime owns the TrainJob, so that a foreground deletion removes the TrainJob first: Trainer refuses every
+        # change of a TrainJob without a runtime, even while the TrainJob is being deleted.
         self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:

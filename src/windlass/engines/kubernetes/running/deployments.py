@@ -246,7 +246,8 @@ class _Creation:
 
     def owner(self) -> tuple[Manifest, bool]:
         """Returns the owner, and whether it is new; creates it if it does not exist. Raises UsageError if a deployment
-        with this name but another request exists.
+        with this name but another request exists, and EngineError if the model's files have changed since the plan or
+        a deleted object of that name remains.
         """
         planned = self._objects[0]
         digest = planned["metadata"]["annotations"][DIGEST_ANNOTATION]

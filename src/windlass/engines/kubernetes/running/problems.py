@@ -32,7 +32,7 @@ PATIENCE_SECONDS: Final = 1.0
 FIRST_LOOK_SECONDS: Final = 1.5
 LOOK_SECONDS: Final = 4.0
 """Seconds between two reads of Kubernetes events."""
-MOST: Final = 200
+MAX_PROBLEMS: Final = 200
 """Maximum number of problems in the record per attempt, since most problems of a thousand pods are equal."""
 OBJECTS: Final = "objects"
 ENDS: Final = "ends"
@@ -83,7 +83,7 @@ class PodProblems:
         """Problems that are not reported again, by the place of an ended pod, `OBJECTS` or `ENDS`. Cleared when a pod
         waits again."""
         self._problems: set[tuple[str, str]] = set()
-        """All problems reported so far, each with its group in `_reported`; at most `MOST`."""
+        """All problems reported so far, each with its group in `_reported`; at most `MAX_PROBLEMS`."""
         self._states: dict[int, tuple[str, float]] = {}
         """State of the pod at each place, with its start in Unix seconds."""
         self.ours: set[int] = set()
@@ -165,7 +165,7 @@ class PodProblems:
 
     def _warned(self, seen: PodStatus | ObjectReport, now: float, of: str) -> Iterator[NodeEvent]:
         reported, problem = self._reported.setdefault(of, set()), key(seen)
-        if problem not in reported and ((of, problem) in self._problems or len(self._problems) < MOST):
+        if problem not in reported and ((of, problem) in self._problems or len(self._problems) < MAX_PROBLEMS):
             reported.add(problem)
             self._problems.add((of, problem))
             yield NodeWarning.from_json({"at": now, **warning(seen)})

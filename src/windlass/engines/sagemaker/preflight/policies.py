@@ -25,7 +25,7 @@ Statement = Mapping[str, Any]
 
 
 def trust_policy(service: str = SERVICE) -> dict[str, Any]:
-    """Returns the trust policy of a role that a service of AWS assumes."""
+    """Returns the trust policy of a role that an AWS service assumes."""
     allow = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}
 

@@ -11,8 +11,8 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes.access.background import Health
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight.capacity import WAIT, CapacityProbe, waiting

@@ -14,7 +14,7 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, 
 from tests.engines.kubernetes.reading.preflight.test_checks import SEEN
 
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.objects.pod_spec import pod_specs
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
 from windlass.engines.kubernetes.planning.dry_run import dry_run, suspended_supervisor

@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.quantity import Json
 
-MOST: Final = "1000"
+MAX_OBJECTS: Final = "1000"
 SUSPENDED: Final = "Suspended"
 PLAIN: Final = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "BackOff")
 OF_PODS: Final = ",".join(("involvedObject.kind=Pod", *(f"reason!={reason}" for reason in PLAIN)))
@@ -27,7 +27,7 @@ class More:
     makers: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
     """Newest owner object of each run, unless it is a Job: its attempt, its state, and its number of pods."""
     coming: Mapping[str, str] = field(default_factory=dict)
-    """Name of the node that is being provisioned for each pod: a NodeClaim, or a node group that is scaled up."""
+    """Node capacity being provisioned for each waiting pod, by pod name: a NodeClaim, or a scale-up `group 1->3`."""
     unlisted: tuple[str, ...] = ()
     """Kinds of owner objects that the user may not list."""
 
@@ -86,11 +86,11 @@ def _wanted(owner: Json) -> int:
 
 
 def _coming(client: Client, waiting: Collection[str]) -> dict[str, str]:
-    """Returns, by pod, the node that is being provisioned for it, from the newest event of a node autoscaler."""
+    """Returns, by pod, the node capacity being provisioned for it, from the newest event of a node autoscaler."""
     from windlass.engines.kubernetes.reading import claims
 
     try:
-        events = client.find("v1", "Event", fieldSelector=OF_PODS, limit=MOST)["items"]
+        events = client.find("v1", "Event", fieldSelector=OF_PODS, limit=MAX_OBJECTS)["items"]
     except Refused:
         return {}
     found = claims.newest_events(events, waiting)

@@ -184,8 +184,8 @@ def _newest(objects: RunObjects, jobs: Mapping[int, tuple[str, int]]) -> _Attemp
     reused = [pod for pod in earlier if pod.state == "running"]
     if not objects.num_spares:
         return _Attempt(number, job, num_wanted, pods, reused)
-    # Rows do not show which pods are spares. Waiting pods are taken for spares, since a run does not wait for spares
-    # while enough other pods run.
+    # Rows do not show which pods are spares. Pods that do not run are counted as spares first, because a run does not
+    # wait for spares while enough other pods run.
     num_wanted = max(1, num_wanted + len(reused) - objects.num_spares)
     found = sorted((*pods, *reused), key=lambda pod: pod.state == "running")
     found = found[max(0, len(found) - num_wanted) :]

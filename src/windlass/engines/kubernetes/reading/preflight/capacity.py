@@ -14,9 +14,9 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_templates
 from windlass.engines.kubernetes.objects.helper_manifests import bounded_job
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import BATCH

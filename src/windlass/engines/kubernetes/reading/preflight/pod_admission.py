@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.find_pod_specs import pod_templates, running_containers
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_templates, running_containers
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.reading.preflight.capacity import waiting

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
+from windlass.engines.kubernetes.objects.find_pod_specs import running_containers
 from windlass.engines.kubernetes.objects.node_pools import taint_not_tolerated, taint_text, taints_of_node
-from windlass.engines.kubernetes.objects.pod_spec import running_containers
 from windlass.engines.kubernetes.objects.pod_template import GPU
 from windlass.engines.kubernetes.objects.quantity import Json, is_true, quantity_text
 from windlass.engines.kubernetes.reading.preflight.refusals import Author
