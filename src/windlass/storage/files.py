@@ -7,9 +7,10 @@ import errno
 import os
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from windlass.stores.store import Body
+if TYPE_CHECKING:
+    from windlass.stores.store import Body
 
 SYNC_FILE_RANGE_WRITE: Final = 2
 WRITE_BYTES: Final = 32 << 10

@@ -13,13 +13,10 @@ from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address, key_of
 from windlass.storage.copy_note import CopyNoteFile
 from windlass.storage.folder import PARTIAL, Folder
-from windlass.storage.http_place import HttpPlace
 from windlass.storage.journal import Journal, files_of
 from windlass.storage.manifest import File
 from windlass.storage.names import OWN
-from windlass.storage.object_place import ObstorePlace, S3Place
 from windlass.storage.place import Place, system_errors
-from windlass.stores.s3.credentials import UNSIGNED
 
 LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
@@ -33,8 +30,14 @@ def open_place(address: Address, home: Path, *, is_signed: bool = True) -> Place
     """
     if address.is_folder:
         return Folder(address)
+    # HTTP and XML are imported only for the places that need them, because processes on each host import this module.
     if address.is_http:
+        from windlass.storage.http_place import HttpPlace
+
         return HttpPlace(address)
+    from windlass.storage.object_place import ObstorePlace, S3Place
+    from windlass.stores.s3.credentials import UNSIGNED
+
     if address.kind != "s3":
         return ObstorePlace(address)
     return S3Place(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})

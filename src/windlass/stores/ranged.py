@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import errno
 import io
 import os
@@ -13,6 +12,8 @@ from windlass.compat import override
 from windlass.stores.retry import repeated
 
 if TYPE_CHECKING:
+    import concurrent.futures
+
     from windlass.stores.store import Object, Store
 
 BLOCK_BYTES = 8 << 20
@@ -86,6 +87,8 @@ class ObjectFile(RangedFile):
     def _next(self) -> bytes:
         """Returns the block at the current position and prefetches the blocks after it."""
         if self._pool is None and self._size - self._at > BLOCK_BYTES:
+            import concurrent.futures  # imports logging: processes that read no object start faster without it
+
             self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
         if self._pool is None:
             return self._block_from(self._at)
