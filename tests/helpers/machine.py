@@ -30,7 +30,7 @@ class Process(NamedTuple):
 
     @property
     def is_supervisor(self) -> bool:
-        return " windlass.engines.local.engine:of_supervisor " in self.command
+        return " windlass.engines.local.supervisor:make_backend " in self.command
 
     @property
     def node(self) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.worker.protocol import MetricsReported
-from windlass.worker.trainlogs import safe
+from windlass.worker.values import json_safe
 
 FLUSH_SECONDS = 2.0
 """Seconds between two flushes."""
@@ -94,7 +94,7 @@ class MetricPoints:
             columns = self._series[key] = _Columns()
         if step is not None and not abs(step) < math.inf:
             step = None  # such as an empty cell that pandas wrote as nan
-        columns.points.append((step, round(time, 3), safe(value)))
+        columns.points.append((step, round(time, 3), json_safe(value)))
         self._has_points = True
         if len(columns.points) >= 10 * MAX_POINTS:
             columns.points = thinned(columns.points, MAX_POINTS)

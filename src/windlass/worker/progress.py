@@ -17,7 +17,8 @@ from typing import Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 
 from windlass.worker.log_points import LineBudget, LogPoints, values_of
 from windlass.worker.loss_tracking import NOT_FINITE, Losses
 from windlass.worker.training_start import TrainingStart
-from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, safe, whole
+from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hint, number, recognise, whole
+from windlass.worker.values import json_safe
 
 MARKER = b"::windlass "
 _CHECKPOINT = MARKER + b'{"checkpoint": {'
@@ -362,7 +363,7 @@ def _count(value: Any) -> int | None:
 def _figure(value: Any) -> Any:
     if isinstance(value, str):
         return value if value in NOT_FINITE else None
-    return safe(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return json_safe(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _positive(value: Any) -> Any:

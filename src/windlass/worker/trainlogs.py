@@ -5,10 +5,11 @@ Precision is preferred to recall: ambiguous lines are ignored.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, Final
+
+from windlass.worker.values import json_safe
 
 Progress = dict[str, Any]
 
@@ -368,7 +369,7 @@ def _add_speed(found: Progress, text: str) -> None:
 def number(text: str) -> Any:
     """Returns a float, or "nan", "inf", "-inf"; None if the text is not a number."""
     try:
-        return safe(float(text.replace(",", "")))
+        return json_safe(float(text.replace(",", "")))
     except ValueError:
         return None
 
@@ -380,10 +381,3 @@ def _integer(text: str) -> int:
 def whole(value: Any) -> Any:
     """Converts a float with an integral value to an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def safe(value: Any) -> Any:
-    """Replaces NaN and infinities, which JSON cannot express, by their names. Returns other values unchanged."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if value != value else "inf" if value > 0 else "-inf"
-    return value

@@ -9,6 +9,7 @@ collects them, so that two versions can read each other's data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
@@ -179,4 +180,11 @@ def _written(value: Any) -> Any:
         return [_written(item) for item in value]
     if isinstance(value, Mapping):
         return {name: _written(item) for name, item in value.items()}
+    return value
+
+
+def json_safe(value: Any) -> Any:
+    """Replaces NaN and infinities, which JSON cannot express, by their names. Returns other values unchanged."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"
     return value

@@ -38,7 +38,7 @@ class LocalEngine(SupervisedEngine):
     runs_services: ClassVar[bool] = True
     # -I -S: the supervisor needs only the standard library and this package. Without site-packages it starts in half
     # the time.
-    _supervisor = supervisor_program("windlass.engines.local.engine:of_supervisor", "-I", "-S")
+    _supervisor = supervisor_program("windlass.engines.local.supervisor:make_backend", "-I", "-S")
 
     @classmethod
     @override
@@ -214,10 +214,3 @@ def _own_pool(home: Path) -> WarmPool:
 
     refuse_foreign(home)
     return WarmPool(home)
-
-
-def of_supervisor(plan: Plan, run_dir: Path) -> LocalBackend:
-    """Returns the backend of a supervisor, which also updates the records of the runs that this run waits for."""
-    from windlass.engines.local.backend import LocalBackend
-
-    return LocalBackend(plan, run_dir, lambda store, run_id: LocalEngine(store).status(run_id))
