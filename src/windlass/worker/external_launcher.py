@@ -33,7 +33,6 @@ from windlass.worker.node import Node
 from windlass.worker.protocol import NodeSpec, RankFailure
 from windlass.worker.rank_start import STDOUT, ColdStart, Start
 from windlass.worker.ranks import TAIL_CHARS
-from windlass.worker.reserve import FULL_ERRORS
 from windlass.worker.tracebacks import exception_line, traceback_of
 
 LAUNCHER_DELAY_SECONDS = 0.5
@@ -221,16 +220,15 @@ class LaunchedNode(Node):
             min(self.ranks, key=lambda rank: rank.number).capture.add(of_children, time.time_ns())
 
     def _write(self, data: bytes) -> None:
-        """Writes to the node's output. A full disk drops the data."""
+        """Writes to the node's output, and drops data that cannot be written. The error says nothing about the disk of
+        the ranks' logs, because the output may be on another one.
+        """
         if not self.reserve.has_ample_space():
             return  # the remaining disk space is reserved for the node's last events
         left = memoryview(data)
-        try:
+        with contextlib.suppress(OSError):
             while left:
                 left = left[os.write(STDOUT, left) :]
-        except OSError as error:
-            if error.errno in FULL_ERRORS:
-                self.reserve.record_full()
 
     def _is_of_launcher(self, line: bytes) -> bool:
         """Whether Open MPI itself has printed a line: its messages are framed by lines of dashes, or have a prefix."""
