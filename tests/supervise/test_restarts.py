@@ -19,7 +19,7 @@ from windlass.supervise.adoption import settle
 from windlass.supervise.backend import Intent, TargetUnavailable
 from windlass.supervise.hang_detection import ANSWER_SECONDS
 from windlass.supervise.shutdown import LAST_RESORT_SECONDS
-from windlass.worker.ranks import FAILURE_GRACE_SECONDS
+from windlass.worker.protocol import FAILURE_GRACE_SECONDS
 
 MakeRun = Callable[..., FakeRun]
 

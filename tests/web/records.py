@@ -19,11 +19,11 @@ from windlass.plan.plan import NO_PLAN, Plan
 from windlass.plan.steps import FolderStep
 from windlass.runs import events
 from windlass.runs.events import RECORD_VERSION, Event, Progress
-from windlass.runs.logs import INDEX_RECORD
 from windlass.runs.metrics import FILE
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 from windlass.runs.store import Store, _dump
+from windlass.worker.protocol import INDEX_RECORD
 
 BEGAN: Final = 1_790_000_000.0
 HOSTILE: Final = "<script>alert('x')</script>"

@@ -15,11 +15,11 @@ from tests.web.page import Page, page_over
 from tests.web.records import small_record
 
 from windlass.runs import events
-from windlass.runs.logs import INDEX_RECORD
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.web import live
 from windlass.web.live import change_stream, log_stream
+from windlass.worker.protocol import INDEX_RECORD
 
 SECONDS = 30.0
 """Time limit of a test, on a busy machine."""

@@ -24,8 +24,8 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import RankState, Status, fold
 from windlass.runs.store import Store
 from windlass.worker.process import read_text
-from windlass.worker.protocol import NodeEnded, RankFailure
-from windlass.worker.tracebacks import TRACEBACK, plain, since_handled
+from windlass.worker.protocol import TRACEBACK, NodeEnded, RankFailure
+from windlass.worker.tracebacks import plain, since_handled
 
 TAIL_BYTES: Final = 64 << 10
 MAX_SOURCES: Final = 200

@@ -15,7 +15,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import re
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -24,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict, Unpack
 
 from windlass.errors import StoreError
+from windlass.worker.protocol import INDEX_RECORD
 
 MARKER = b"::windlass "
 """Prefix of structured lines, written by `windlass.train.report`."""
 
 POLL_SECONDS = 0.05
-INDEX_RECORD = struct.Struct("<QQ")
 _RECORDS_PER_READ = 4096
 _PIECE_BYTES = 1 << 20
 _WINDOW_BYTES = 64 << 10

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.runs.clock import Clock
 from windlass.runs.events import HangDetected, HangEnded, RootCause
-from windlass.runs.logs import INDEX_RECORD
 from windlass.runs.restart_policy import may_restart
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.recorder import Recorder
-from windlass.worker.protocol import StacksTaken
+from windlass.worker.protocol import INDEX_RECORD, StacksTaken
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Policy

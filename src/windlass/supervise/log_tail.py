@@ -25,8 +25,7 @@ from typing import Final
 
 from windlass.runs import node_events
 from windlass.runs.events import rank_of
-from windlass.runs.logs import INDEX_RECORD
-from windlass.worker.protocol import ATTEMPT, NODE_TAG, POD, LinesCounted, NodeStarted, NodeWarning
+from windlass.worker.protocol import ATTEMPT, INDEX_RECORD, NODE_TAG, POD, LinesCounted, NodeStarted, NodeWarning
 
 LINE: Final = re.compile(rb"\[(\d+|n|w|a)\](\+?)(r?) (.*)", re.DOTALL)
 STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")

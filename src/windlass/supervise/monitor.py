@@ -20,6 +20,7 @@ from windlass.supervise.membership import Membership
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.shutdown import Shutdown
 from windlass.worker.protocol import (
+    TRACEBACK,
     NodeEnded,
     NodeEvent,
     PeersUnreachable,
@@ -30,9 +31,6 @@ from windlass.worker.protocol import (
     RanksAtWork,
     StacksTaken,
 )
-from windlass.worker.ranks import read_mark
-from windlass.worker.root_cause import failed_by_itself, first_cause
-from windlass.worker.tracebacks import TRACEBACK
 
 ALONE_FIX: Final = (
     "let the script call torch.distributed.init_process_group and wrap the model (DistributedDataParallel); Lightning: "
@@ -294,6 +292,8 @@ class AttemptMonitor:
         """
         known = next(state.exit_code for state in self._record.status.ranks if state.rank == rank)
         if known is None:
+            from windlass.worker.ranks import read_mark
+
             known = read_mark(str(self.attempt.folder / f"rank-{rank}.done")).code
             if known is not None:
                 self._record.note(RankChanged(rank, exit_code=known))
@@ -343,6 +343,10 @@ class AttemptMonitor:
         why = self.attempt.why_ended
         if lost and failures and why and all(state.pid is None for state in self._record.status.ranks):
             return RootCause(why, exit_code=NOT_STARTED, node_lost=lost[0])
+        if not failures:
+            return None
+        from windlass.worker.root_cause import first_cause  # compiles many patterns, which would delay the start
+
         first = first_cause(failures)
         if first is None:
             return None
@@ -370,8 +374,11 @@ class AttemptMonitor:
             ended_by = None  # all ranks succeeded before the limit, while no supervisor was attached
         if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
             ended_by = "timeout"
-        if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):
-            ended_by = "failure"  # the other ranks were waiting for the failed rank
+        if ended_by in ("timeout", "upload", "hang") and failures:
+            from windlass.worker.root_cause import failed_by_itself
+
+            if failed_by_itself(failures):
+                ended_by = "failure"  # the other ranks were waiting for the failed rank
         if by_target == "preemption" and ended_by in (None, "failure", "hang"):
             ended_by = "preemption"  # the preemption made the ranks fail
         return ended_by

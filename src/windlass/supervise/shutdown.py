@@ -7,7 +7,7 @@ from typing import Final
 
 from windlass.runs.clock import Clock
 from windlass.supervise.backend import Attempt, Intent, Node
-from windlass.worker.ranks import FAILURE_GRACE_SECONDS
+from windlass.worker.protocol import FAILURE_GRACE_SECONDS
 
 LAST_RESORT_SECONDS: Final = 5.0
 """Seconds after the grace period at which a node that has not ended is killed with all its processes."""

@@ -12,9 +12,10 @@ from typing import Final
 
 from windlass.cli.formatting import visible
 from windlass.errors import UsageError
-from windlass.runs.logs import INDEX_RECORD, MARKER, LogLine, RunLogs, read_at
+from windlass.runs.logs import MARKER, LogLine, RunLogs, read_at
 from windlass.views.pages import LogMatches, LogRow, LogsPage, LogWindow
 from windlass.web.site import Site, reading_engine
+from windlass.worker.protocol import INDEX_RECORD
 
 Query = Mapping[str, str]
 

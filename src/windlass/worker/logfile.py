@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import time
 
 from windlass.worker.progress import Point, Recogniser
+from windlass.worker.protocol import INDEX_RECORD
 from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
@@ -20,7 +20,6 @@ TRACEBACK_BYTES = 8 << 10
 """Bytes kept of the beginning of the newest traceback. Its exception message may be longer than the kept tail of
 output."""
 USAGE_BYTES = 8 << 10
-_RECORD = struct.Struct("<QQ")
 _TRACEBACK = b"Traceback (most recent call last)"
 _CHAINED = re.compile(rb"During handling of|was the direct cause of")
 _ASIDE = re.compile(rb"Exception in thread |Exception ignored |--- Logging error ---")
@@ -159,9 +158,9 @@ class LogFile:
     def stamp(self, now_ns: int) -> None:
         """Records that the output since the last stamp arrived at `now_ns`, a Unix time in nanoseconds."""
         try:
-            written = os.write(self._index, _RECORD.pack(now_ns, self.length))
+            written = os.write(self._index, INDEX_RECORD.pack(now_ns, self.length))
             # the disk became full; the partial record would shift all later records
-            if written < _RECORD.size:
+            if written < INDEX_RECORD.size:
                 os.ftruncate(self._index, os.fstat(self._index).st_size - written)
         except OSError:
             pass  # readers use the modification time of the log for output without a record

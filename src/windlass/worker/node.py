@@ -26,6 +26,7 @@ from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.output_pipes import OutputPipes
 from windlass.worker.protocol import (
+    FAILURE_GRACE_SECONDS,
     GRACE_OVER,
     MORE_GRACE,
     OUTPUTS_INCOMPLETE,
@@ -52,7 +53,7 @@ from windlass.worker.protocol import (
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.rank_activity import Activity, activity_of
 from windlass.worker.rank_start import Start
-from windlass.worker.ranks import FAILURE_GRACE_SECONDS, Rank, Ranks
+from windlass.worker.ranks import Rank, Ranks
 from windlass.worker.rendezvous_check import ALONE, RendezvousCheck
 from windlass.worker.reserve import Reserve
 from windlass.worker.setup_step import SetupStep

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Optional
 
@@ -37,6 +38,12 @@ VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}
 """Default of mapping fields; must not be modified."""
+INDEX_RECORD = struct.Struct("<QQ")
+"""Record in the index of a rank's log: Unix time in nanoseconds, and the length of the log at that time in bytes."""
+TRACEBACK = "Traceback (most recent call last)"
+"""First line of a traceback of Python, without the colon."""
+FAILURE_GRACE_SECONDS = 3.0
+"""Grace period of ranks that wait for a failed rank; ranks that are still saving get the job's grace period."""
 NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK", "GROUP_RANK")
 """Environment variables of a rank that contain the number of its node."""
 

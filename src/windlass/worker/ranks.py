@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.worker import process
-from windlass.worker.protocol import RankFailure
-from windlass.worker.tracebacks import TRACEBACK, since_handled, with_error_file
+from windlass.worker.protocol import TRACEBACK, RankFailure
+from windlass.worker.tracebacks import since_handled, with_error_file
 
 if TYPE_CHECKING:
     from windlass.worker.capture import Capture
 
 TAIL_CHARS = 16384
 """Maximum characters of a rank's last output in the report of its failure."""
-FAILURE_GRACE_SECONDS = 3.0
-"""Grace period of ranks that wait for a failed rank; ranks that are still saving get the job's grace period."""
 
 
 class Rank:

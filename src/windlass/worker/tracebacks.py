@@ -11,7 +11,8 @@ import json
 import re
 from typing import NamedTuple
 
-TRACEBACK = "Traceback (most recent call last)"
+from windlass.worker.protocol import TRACEBACK
+
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
 )

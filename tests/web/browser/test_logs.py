@@ -11,7 +11,7 @@ from tests.helpers.machine import machine_in
 from tests.web.browser.browsing import Visitor, serving, visiting
 from tests.web.records import large_run
 
-from windlass.runs.logs import INDEX_RECORD
+from windlass.worker.protocol import INDEX_RECORD
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -16,8 +16,7 @@ from typing import Self
 from windlass.compat import override
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.worker import cleanup, process
-from windlass.worker.protocol import NodeSpec
-from windlass.worker.tracebacks import TRACEBACK
+from windlass.worker.protocol import TRACEBACK, NodeSpec
 
 
 class LocalNode(Node):

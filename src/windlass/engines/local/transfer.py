@@ -23,7 +23,6 @@ from windlass.supervise.transfers import (
     Transfer,
     TransferInterrupted,
 )
-from windlass.worker.root_cause import death_of
 
 
 def data_staging(steps: Sequence[StageStep], home: Path) -> DataStaging:
@@ -77,6 +76,8 @@ class ProcessTransfer(Transfer):
                 code = self._process.wait()
                 self.end()
                 if code:
+                    from windlass.worker.root_cause import death_of
+
                     raise EngineError(f"the {self._what} ended: {death_of(code)}", "its output is in supervisor.log")
                 self.is_done = True
             elif "error" in line:
