@@ -17,7 +17,7 @@ from windlass.plan.notes import Note
 from windlass.spec.yamlwriter import block_lines
 
 if TYPE_CHECKING:
-    from windlass.engines.values import Manifests, Upload
+    from windlass.engines.exported import Manifests, Upload
     from windlass.plan.plan import Plan
     from windlass.runs.context import Context
 

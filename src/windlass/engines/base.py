@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from windlass.compat import override
-from windlass.engines.values import Manifests, ResultsLocation, RunState, WrittenRequest
+from windlass.engines.values import ResultsLocation, RunState
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.checks import CheckReport, ObjectChange
     from windlass.engines.deployments import Deployments
+    from windlass.engines.exported import Manifests, WrittenRequest
     from windlass.plan.exposure import Exposure
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Billed, Cost

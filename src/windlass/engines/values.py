@@ -1,4 +1,4 @@
-"""Values that engines return: states of runs, their pods, exported objects and requests, locations of results."""
+"""Values that engines return: states of runs, their pods, locations of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.plan.notes import Note
     from windlass.runs.record import Status
 
 
@@ -39,44 +38,6 @@ class RunState:
     """Whether this user started the run on this machine, so that its events, plan and logs are here."""
     placement: Placement | None = None
     """The run's pods; None if the target was not asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """Files that must be in a store before another program creates the job."""
-
-    address: str
-    """Address of the folder in the store, with a trailing slash."""
-    files: Mapping[str, bytes]
-    """Contents by path relative to `address`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Manifests:
-    """The Kubernetes objects of a plan, in the order in which they must be created."""
-
-    run_id: str
-    namespace: str
-    objects: tuple[Mapping[str, Any], ...]
-    kinds: tuple[str, ...]
-    """The kinds of `objects` in the form that `kubectl delete` accepts, owner objects first."""
-    notes: tuple[Note, ...]
-    """Functions of Windlass that a run created from these objects alone does not have."""
-    head: tuple[str, ...] = ()
-    """Comment lines for the head of the file; empty for the standard ones."""
-    upload: Upload | None = None
-    """Files that must be in the store first; None if there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRequest:
-    """The CreateTrainingJob request of a run, to be sent by another program."""
-
-    run_id: str
-    body: Mapping[str, Any]
-    upload: Upload
-    notes: tuple[Note, ...]
-    """Notes on features of Windlass that are missing if another program sends the request."""
 
 
 @dataclass(frozen=True, slots=True)

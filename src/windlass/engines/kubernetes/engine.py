@@ -25,12 +25,11 @@ from windlass.engines.kubernetes.running import run_note
 from windlass.engines.kubernetes.running.service_objects import ServiceObjects
 from windlass.engines.resuming import RESUMABLE, require_resumable
 from windlass.engines.supervised import SupervisedEngine, supervisor_program
-from windlass.engines.values import Manifests, ResultsLocation, RunState
+from windlass.engines.values import ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ClusterStep, CodeStep, NodePool, NodePoolsStep, SupervisorStep
 from windlass.runs.events import ConditionChanged
-from windlass.runs.metrics import Series
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import RunWriter, Store
@@ -39,10 +38,12 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.base import OpenPort
     from windlass.engines.checks import ObjectChange
+    from windlass.engines.exported import Manifests
     from windlass.engines.kubernetes.access.exec_copy import RunPods
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
     from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
     from windlass.runs.context import Context
+    from windlass.runs.metrics import Series
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
     from windlass.worker.tarpipe import Received

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.base import Engine, OpenPort
     from windlass.engines.deployments import Deployments
+    from windlass.engines.exported import Manifests, WrittenRequest
     from windlass.engines.sagemaker.backend import SageMakerBackend
-    from windlass.engines.values import Manifests, ResultsLocation, WrittenRequest
+    from windlass.engines.values import ResultsLocation
     from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
     from windlass.runs.metrics import Series

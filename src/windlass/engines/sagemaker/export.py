@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from windlass.engines.exported import Manifests, Upload, WrittenRequest
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.request import attempt_channel
 from windlass.engines.sagemaker.service import Request
-from windlass.engines.values import Manifests, Upload, WrittenRequest
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.notes import Note

@@ -15,8 +15,8 @@ from windlass.engines.kubernetes.objects.object_reports import (
     recorded,
     warning,
 )
-from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_status import pod_status
+from windlass.engines.kubernetes.objects.observations import ObjectReport
+from windlass.engines.kubernetes.objects.pod_status import PodStatus, pod_status
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold

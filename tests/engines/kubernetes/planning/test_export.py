@@ -15,13 +15,13 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, planned, with_c
 
 from windlass.cli.manifesttext import head_lines
 from windlass.code.pack import Packed
+from windlass.engines.exported import Manifests
 from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec, pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
 from windlass.engines.kubernetes.planning.export import PIECE_BYTES, manifests
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
-from windlass.engines.values import Manifests
 from windlass.importers.convert import import_text
 from windlass.plan.steps import SupervisorStep
 from windlass.spec.yamlwriter import block_lines

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, STARTING_REASONS
+from windlass.engines.kubernetes.objects.observations import ObjectReport
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, STARTING_REASONS, PodStatus
 from windlass.engines.kubernetes.objects.quantity import Json, condition, event_time, is_true
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 

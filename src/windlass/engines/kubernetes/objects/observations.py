@@ -1,35 +1,18 @@
 """Plain values for what a cluster reports about one attempt: pods, objects, nodes, queue, node provisioning.
 
-Records store the field names of `PodStatus` and `ObjectReport`.
+Records store the field names of `ObjectReport`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windlass.runs.events import EMPTY, NodeProvisioning, QueueChanged
 
-
-@dataclass(frozen=True, slots=True)
-class PodStatus:
-    """Status of the pod of one node of the attempt."""
-
-    node: int
-    name: str = ""
-    """Name of the pod; empty if it was not created yet."""
-    state: str = "missing"
-    """`missing`, `queued` (not on a node), `pulling` (image and volumes are being prepared), `running`, `ended` or
-    `gone`."""
-    reason: str = ""
-    """Reason why the pod waits or has ended, as the cluster reports it: `Unschedulable`, `ImagePullBackOff`,
-    `OOMKilled`."""
-    message: str = ""
-    """Message of the cluster for `reason`."""
-    machine: str = ""
-    """Name of the cluster node on which the pod runs."""
-    exit_code: int | None = None
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.objects.pod_status import PodStatus
 
 
 @dataclass(frozen=True, slots=True)

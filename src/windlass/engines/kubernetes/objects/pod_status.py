@@ -6,11 +6,11 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.lost_pods import GONE_SECONDS, TAINTED
-from windlass.engines.kubernetes.objects.observations import PodStatus
 from windlass.engines.kubernetes.objects.quantity import (
     Json,
     condition,
@@ -39,6 +39,26 @@ ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
 _BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """Prefix of a log line of a training pod (`worker/pod.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodStatus:
+    """Status of the pod of one node of the attempt. Records store the field names."""
+
+    node: int
+    name: str = ""
+    """Name of the pod; empty if it was not created yet."""
+    state: str = "missing"
+    """`missing`, `queued` (not on a node), `pulling` (image and volumes are being prepared), `running`, `ended` or
+    `gone`."""
+    reason: str = ""
+    """Reason why the pod waits or has ended, as the cluster reports it: `Unschedulable`, `ImagePullBackOff`,
+    `OOMKilled`."""
+    message: str = ""
+    """Message of the cluster for `reason`."""
+    machine: str = ""
+    """Name of the cluster node on which the pod runs."""
+    exit_code: int | None = None
 
 
 def pod_status(node: int, pod: Json | None) -> PodStatus:

@@ -15,6 +15,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from windlass.engines.exported import Manifests
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.find_pod_specs import pod_specs
 from windlass.engines.kubernetes.objects.manifests import core
@@ -26,7 +27,6 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.objects.workloads.runtimes import OURS
-from windlass.engines.values import Manifests
 from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
 from windlass.plan.notes import Note

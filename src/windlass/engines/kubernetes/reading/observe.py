@@ -19,16 +19,10 @@ from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once,
 from windlass.engines.kubernetes.objects import layout, node_pools
 from windlass.engines.kubernetes.objects.find_pod_specs import claims_of, pod_spec
 from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, ends_of, key, object_reports, recorded
-from windlass.engines.kubernetes.objects.observations import (
-    ClusterNode,
-    ClusterStatus,
-    ObjectReport,
-    PodStatus,
-    QueueStatus,
-)
+from windlass.engines.kubernetes.objects.observations import ClusterNode, ClusterStatus, ObjectReport, QueueStatus
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
-from windlass.engines.kubernetes.objects.pod_status import pod_status
+from windlass.engines.kubernetes.objects.pod_status import PodStatus, pod_status
 from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import admission, claims, karpenter, quotas
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on

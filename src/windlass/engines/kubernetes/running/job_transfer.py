@@ -16,9 +16,9 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.find_pod_specs import claims_of
 from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, end_of, is_problem, key, warning
-from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.observations import ObjectReport
 from windlass.engines.kubernetes.objects.package import REFUSED
-from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, container_state, has_ended, pod_status
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, PodStatus, container_state, has_ended, pod_status
 from windlass.engines.kubernetes.objects.quantity import Json, condition
 from windlass.engines.kubernetes.reading import admission
 from windlass.errors import EngineError

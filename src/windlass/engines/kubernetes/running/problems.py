@@ -16,8 +16,8 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, is_problem, key, object_reports, warning
-from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_status import pod_status
+from windlass.engines.kubernetes.objects.observations import ObjectReport
+from windlass.engines.kubernetes.objects.pod_status import PodStatus, pod_status
 from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.running.provisioning_watch import ProvisioningWatch

@@ -14,9 +14,9 @@ from windlass.engines.kubernetes.objects.observations import (
     NodeClaimStatus,
     NodePoolMatch,
     ObjectReport,
-    PodStatus,
     QueueStatus,
 )
+from windlass.engines.kubernetes.objects.pod_status import PodStatus
 from windlass.engines.kubernetes.reading.diagnose.nodes import NOT_PROGRESSING, REPORTS
 from windlass.runs.phase import Phase
 

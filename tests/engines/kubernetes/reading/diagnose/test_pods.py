@@ -14,7 +14,8 @@ from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.objects.find_pod_specs import pod_spec
-from windlass.engines.kubernetes.objects.observations import ClusterNode, ClusterStatus, ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.observations import ClusterNode, ClusterStatus, ObjectReport
+from windlass.engines.kubernetes.objects.pod_status import PodStatus
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import ENDS, MESSAGES
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
 from windlass.plan.plan import NO_PLAN

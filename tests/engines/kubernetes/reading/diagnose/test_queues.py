@@ -9,7 +9,8 @@ import pytest
 from tests.engines.kubernetes.reading.diagnose.test_pods import BEGUN, why
 
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodStatus, QueueStatus, QuotaHolder
+from windlass.engines.kubernetes.objects.observations import ClusterStatus, QueueStatus, QuotaHolder
+from windlass.engines.kubernetes.objects.pod_status import PodStatus
 from windlass.engines.kubernetes.reading.diagnose.queues import EVICTED, OTHER, PUT_OUT, UNSAID, WAITS
 from windlass.runs.phase import Phase
 

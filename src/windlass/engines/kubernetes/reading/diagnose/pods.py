@@ -15,7 +15,8 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules.collectives import is_rendezvous_missed
 from windlass.diagnose.rules.restarts import resumed
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodStatus
+from windlass.engines.kubernetes.objects.observations import ClusterStatus
+from windlass.engines.kubernetes.objects.pod_status import PodStatus
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import ENDS, KARPENTER_REASONS, explained
 from windlass.engines.kubernetes.reading.diagnose.scheduling import unschedulable
 from windlass.engines.kubernetes.reading.eviction import KARPENTER

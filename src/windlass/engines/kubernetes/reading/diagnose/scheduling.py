@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodStatus
+from windlass.engines.kubernetes.objects.observations import ClusterStatus
+from windlass.engines.kubernetes.objects.pod_status import PodStatus
 from windlass.spec.quantities import amount
 
 FIELDS: Final = {"cpu": "resources.cpus", "memory": "resources.memory", "nvidia.com/gpu": "resources.gpus"}

@@ -28,7 +28,7 @@ from windlass.runs.events import Progress
 from windlass.runs.naming import choose
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.objects.observations import PodStatus
+    from windlass.engines.kubernetes.objects.pod_status import PodStatus
 
 TAIL_LINES: Final = 400
 """Number of the first node's last log lines that are searched for its newest progress."""
