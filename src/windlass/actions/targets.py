@@ -63,12 +63,14 @@ def target_names(context: Context) -> list[str]:
 
 def remote_names(context: Context) -> list[str]:
     """Returns names of targets on which other machines may have started runs; skips unreadable targets files."""
-    from windlass.spec.yamltext import read_yaml
-
     found: dict[str, bool] = {}
     for path in target_files(context):
+        if not path.is_file():
+            continue
+        from windlass.spec.yamltext import read_yaml  # many users have no targets file, and list their runs often
+
         with contextlib.suppress(WindlassError):
-            entries = read_yaml(read_text(path, str(path)), str(path), "")[0] if path.is_file() else {}
+            entries = read_yaml(read_text(path, str(path)), str(path), "")[0]
             for name, entry in entries.items():
                 found.setdefault(str(name), isinstance(entry, dict) and entry.get("kind") in TARGETS)
     return [name for name, is_remote in found.items() if is_remote]

@@ -741,10 +741,9 @@ def _part(part: Any) -> Any:
 
 def _load(text: str, progress: str | None = None) -> Status:
     data = json.loads(text)
-    times = Times(*data["times"])
     data |= {
-        "phase": Phase(data["phase"]),
-        "times": replace(times, phases={Phase(phase): seconds for phase, seconds in times.phases.items()}),
+        "phase": _PHASES[data["phase"]],
+        "times": _times(data["times"]),
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
         "ranks": tuple(RankState(*values) for values in data["ranks"]),
         "progress": Progress.from_json(_newer(json.loads(progress or "{}"), data["progress"])),
@@ -758,6 +757,12 @@ def _load(text: str, progress: str | None = None) -> Status:
         "warnings": tuple(map(RunWarning.from_json, data["warnings"])),
     }
     return Status(**data)
+
+
+def _times(values: list[Any]) -> Times:
+    found = dict(zip(_TIME_FIELDS, values, strict=True))
+    found["phases"] = {_PHASES[phase]: seconds for phase, seconds in found["phases"].items()}
+    return Times(**found)
 
 
 def _entry(kind: type[E], data: Any) -> E | None:
@@ -787,10 +792,14 @@ def _newer(progress: Json, recorded: Json) -> Json:
 
 def _attempt(values: list[Any]) -> Attempt:
     found = dict(zip(_ATTEMPT_FIELDS, values, strict=True))
-    return Attempt(**{**found, "phase": Phase(found["phase"]), "members": tuple(found["members"])})
+    found["phase"], found["members"] = _PHASES[found["phase"]], tuple(found["members"])
+    return Attempt(**found)
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Status))
+_PHASES: Final = {phase.value: phase for phase in Phase}
+"""The phases by value: a list of runs looks up tens of thousands, and a call of `Phase` takes 0.3 µs."""
+_TIME_FIELDS: Final = tuple(field.name for field in fields(Times))
 _ATTEMPT_FIELDS: Final = tuple(field.name for field in fields(Attempt))
 _VALUES: Final = {
     kind: attrgetter(*(field.name for field in fields(kind)))

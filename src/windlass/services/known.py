@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -70,6 +69,8 @@ def remember(home: Path, known: KnownDeployment) -> None:
     """Writes the file of a deployment. Raises OSError."""
     folder = folder_of(home, known.target, known.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import secrets  # lists of runs read this module's files, and need no random numbers
+
     written = folder / f"{secrets.token_hex(4)}.new"
     with open(written, "w", encoding="utf-8") as file:
         json.dump(asdict(known), file)
