@@ -86,6 +86,11 @@ def test_copies_of_several_nodes_are_reported() -> None:
     ]
 
 
+def test_report_of_the_node_that_looked_last_covers_a_shared_folder() -> None:
+    both, first = report(0, ("a.pt", 1), ("b.pt", 2)), report(1, ("b.pt", 2))
+    assert lines([first, both], HERE) == lines([both, first], HERE) == lines([both], HERE)
+
+
 def test_report_is_empty_without_changes_or_reports() -> None:
     assert lines([], HERE) == lines([report(0)], HERE) == lines([], PODS) == []
 

@@ -49,8 +49,10 @@ def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles
     """Builds the view from the reports of the newest attempt's nodes; None without reports or changed files."""
     is_kept = plan.runs_here
     wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
-    if is_kept:
-        found = found[-1:]  # all nodes share this folder, so the last report covers all nodes
+    if is_kept and found:
+        # All nodes share this folder, so the report of the node that looked last covers all nodes. Reports may be
+        # recorded in another order, because a supervisor reads those of several nodes at once.
+        found = [max(reversed(found), key=lambda one: one.copied + one.left)]
     if not found or not (wanted or any(one.left for one in found)):
         return None
     largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MAX_FILES]

@@ -74,7 +74,7 @@ class TestCollect(Case):
     ) -> None:
         run = harness.start("write.py", "0", nodes=2, **job).succeeded()
         assert copied(run) == ["out/model-0.pt", "out/model-1.pt"]
-        assert run.status.files.code_files[-1].copied == 2
+        assert max(one.copied for one in run.status.files.code_files) == 2  # the node that ends first copies its own
 
     def test_a_supervisor_that_is_killed_before_the_copy_loses_nothing(
         self, harness: Harness, job: dict[str, Any]
