@@ -297,6 +297,7 @@ def test_script_arguments_without_dashes_are_suggested_after_dashes(
         ("run --dry-run train.py", "windlass run has no --dry-run\n", "windlass plan shows every step"),
         ("run train.py --dry-run", "windlass run has no --dry-run\n", "windlass plan shows every step"),
         ("run --epochs 5 train.py", "windlass run does not take --epochs\n", "after --: windlass run … -- --epochs …"),
+        ("run --seq 5 train.py", "windlass run does not take --seq\n", "after --: windlass run … -- --seq …"),
         ("run --nodez 2 train.py", "No such option '--nodez'", "see: windlass run --help"),
         ("rerun --lr 3", "windlass rerun does not take --lr\n", "after --: windlass rerun … -- --lr …"),
         ("run trian.py", "trian.py does not exist", "did you mean train.py?"),

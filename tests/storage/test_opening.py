@@ -22,7 +22,6 @@ open_place(Address.parse("/data", Path("/")), Path("/home"))
     [
         pytest.param(OPEN_FOLDER, ("http.client", "xml"), id="a folder"),
         pytest.param("import windlass.storage.files", ("logging", "concurrent.futures"), id="writing a file"),
-        pytest.param("import windlass.engines.sagemaker.backend", ("windlass.worker.trainlogs",), id="SageMaker"),
     ],
 )
 def test_modules_that_are_not_used_are_not_imported(code: str, unused: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import windlass.supervise.process, windlass.supervise.adoption, windlass.engines.local.supervisor
+import windlass.engines.sagemaker.backend
 foreign = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"windlass", "__main__"}
 unused = {"windlass.spec", "windlass.engines.local.engine", "windlass.runs.context", "windlass.worker.trainlogs"}
 print(sorted(foreign), sorted(unused & set(sys.modules)))

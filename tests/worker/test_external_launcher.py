@@ -100,7 +100,9 @@ def test_secret_printed_by_the_launcher_is_masked_in_the_output_of_the_node(tmp_
 
 
 def test_output_of_the_launcher_is_dropped_on_a_full_disk(tmp_path: Path) -> None:
-    end = end_of(SPAWNS_A_CHILD, tmp_path, script=WAITS_FOR_THE_CHILD, output="/dev/full", FOLDER=str(tmp_path))
+    """The launcher writes twice: no failed write may let the log of rank 0, which is on another disk, lose a line."""
+    speaks_first = 'print("before any rank", flush=True)\n' + SPAWNS_A_CHILD
+    end = end_of(speaks_first, tmp_path, script=WAITS_FOR_THE_CHILD, output="/dev/full", FOLDER=str(tmp_path))
     assert end["failures"] == []
 
 

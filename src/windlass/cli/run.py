@@ -121,14 +121,14 @@ def _is_program(word: str) -> bool:
 
 def _is_misspelled(error: click.NoSuchOption) -> bool:
     """Whether an unknown option abbreviates an option of Windlass, has its letters in another order, or has one letter
-    more, less or other.
+    more or less; from five letters on, also whether one letter is replaced.
     """
     name = error.option_name
     return any(
-        # such as --node, --nodse and --nodez for --nodes
+        # such as --node, --nodse and --nodez for --nodes; but scripts have short options such as --seq beside --set
         one.startswith(name)
         or len(set(one) ^ set(name)) < 2
-        or (len(one) == len(name) and sum(map(operator.ne, one, name)) == 1)
+        or (len(one) == len(name) > len("--four") and sum(map(operator.ne, one, name)) == 1)
         for one in error.possibilities or ()
     )
 

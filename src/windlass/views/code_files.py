@@ -50,9 +50,9 @@ def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles
     is_kept = plan.runs_here
     wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
     if is_kept and found:
-        # All nodes share this folder, so the report of the node that looked last covers all nodes. Reports may be
-        # recorded in another order, because a supervisor reads those of several nodes at once.
-        found = [max(reversed(found), key=lambda one: one.copied + one.left)]
+        # All nodes share this folder, so one report covers all nodes. A supervisor reads reports of several nodes at
+        # once, so the last report may be of a node that looked before another one wrote: the longest is taken.
+        found = [max(reversed(found), key=lambda one: (one.copied, one.left))]
     if not found or not (wanted or any(one.left for one in found)):
         return None
     largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MAX_FILES]

@@ -12,7 +12,7 @@ import re
 import time
 
 from windlass.worker.progress import Point, Recogniser
-from windlass.worker.protocol import INDEX_RECORD
+from windlass.worker.protocol import INDEX_RECORD, TRACEBACK
 from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
@@ -20,7 +20,7 @@ TRACEBACK_BYTES = 8 << 10
 """Bytes kept of the beginning of the newest traceback. Its exception message may be longer than the kept tail of
 output."""
 USAGE_BYTES = 8 << 10
-_TRACEBACK = b"Traceback (most recent call last)"
+_TRACEBACK = TRACEBACK.encode()
 _CHAINED = re.compile(rb"During handling of|was the direct cause of")
 _ASIDE = re.compile(rb"Exception in thread |Exception ignored |--- Logging error ---")
 """Matches the line before a traceback that did not end the process."""

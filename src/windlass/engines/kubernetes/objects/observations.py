@@ -1,4 +1,4 @@
-"""Plain values for what a cluster reports about one attempt: pods, objects, nodes, queue, node provisioning.
+"""Plain values for what a cluster reports about one attempt: objects, nodes, queue, node provisioning.
 
 Records store the field names of `ObjectReport`.
 """

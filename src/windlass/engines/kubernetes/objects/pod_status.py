@@ -43,7 +43,7 @@ _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PodStatus:
-    """Status of the pod of one node of the attempt. Records store the field names."""
+    """Status of the pod of one node of the attempt. Records store these field names."""
 
     node: int
     name: str = ""
